@@ -1,0 +1,34 @@
+"""Shared by all unit tests: a command runner that answers from a table."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import NOT_FOUND, CommandResult, Runner
+
+
+class FakeRunner(Runner):
+    """Answers commands from ``answers``: argv prefix (as one string) to result; the longest prefix wins.
+
+    A command without an answer behaves like one that is not installed. ``calls`` records what was run.
+    """
+
+    def __init__(self, answers=None):
+        self.answers = dict(answers or {})
+        self.calls = []
+
+    def run(self, argv, timeout=60.0, env=None, stdin=None):
+        line = " ".join(argv)
+        self.calls.append(line)
+        hits = [prefix for prefix in self.answers if line == prefix or line.startswith(prefix + " ")]
+        if not hits:
+            return CommandResult(NOT_FOUND, err="{}: command not found".format(argv[0]))
+        answer = self.answers[max(hits, key=len)]
+        if callable(answer):
+            answer = answer(list(argv))
+        return answer if isinstance(answer, CommandResult) else CommandResult(0, answer)
+
+
+@pytest.fixture
+def fake_runner():
+    """Return the FakeRunner class, so that a test says its answers in one line."""
+    return FakeRunner
