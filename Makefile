@@ -1,0 +1,72 @@
+# Every target explains itself: `make help`.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON   ?= python3
+VENV     := .venv
+BIN      := $(CURDIR)/$(VENV)/bin
+GPULAB   := lab/bin/gpulab
+LAB_NODE ?= gpu-lab-1
+SUITE    ?= bookworm
+SCENARIO ?=
+export PATH := $(BIN):$(PATH)
+# The scenarios live at the root, as in most collections; molecule 26 would rather see them under extensions/.
+export MOLECULE_GLOB := molecule/*/molecule.yml
+
+.PHONY: help setup images lab lab-down lint unit sanity molecule lab-tests test test-real bench readmes clean
+
+help: ## Show this help
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.ready ## Install the pinned toolchain into .venv
+
+$(VENV)/.ready: requirements.txt
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { \
+	  echo "==> installing python3-venv"; apt-get update -qq && apt-get install -y -qq --no-install-recommends python3-venv; }
+	@echo "==> installing the pinned toolchain into $(VENV) (0.8 GB, a few minutes the first time)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.txt
+	@touch $@
+
+images: ## Build the lab's images and package repositories (cached)
+	@$(GPULAB) setup
+
+lab: setup images ## Take a bare simulated node to a tuned node with a pinned driver, and print its report
+	@$(GPULAB) up $(LAB_NODE) --suite $(SUITE) --gpus 2 --gpu-model h100-sxm
+	ansible-playbook site.yml -i inventories/lab
+
+lab-down: ## Remove every container of the lab
+	@$(GPULAB) down --all
+
+lint: setup ## yamllint, ansible-lint, ruff, mypy, argument specs, READMEs, forbidden content
+	@tests/lint/run.sh
+
+unit: setup ## Unit tests: knowledge in module_utils, tables, lab logic
+	@python -m pytest tests/unit -n 2
+
+sanity: setup ## ansible-test sanity on an exported tree
+	@tests/sanity/run.sh
+
+molecule: setup images ## Test roles in containers; SCENARIO=name for one of them
+	@tests/run_molecule.py $(SCENARIO)
+
+lab-tests: setup images ## Faults on lab nodes: killed runs, bad input, the cases that need a node
+	@python -m pytest tests/lab -p no:xdist
+
+test: setup ## Every check but the ones with long downloads or builds
+	@tests/run_all.py
+
+test-real: setup images ## Debian's own non-free driver, compiled for a real kernel (some 15 minutes)
+	@tests/run_molecule.py nvidia_driver_real
+
+bench: setup images ## Measure first run, second run and the floor; writes bench/RESULTS.md
+	@python bench/run.py
+
+readmes: setup ## Write the roles' READMEs from their argument specs
+	@python tests/lint/gen_role_readme.py
+
+clean: ## Remove the lab, the virtual environment and all caches
+	@if [ -d lab/cache ]; then $(GPULAB) teardown; fi
+	rm -rf $(VENV) .ansible .cache .pytest_cache .mypy_cache .ruff_cache lab/cache lab/out reports
