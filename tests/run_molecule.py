@@ -36,7 +36,10 @@ def main(wanted: list[str]) -> int:
         status = subprocess.call(
             ["molecule", "test", "--scenario-name", name], cwd=ROOT, env={**os.environ, "PY_COLORS": "0"}
         )
-        print(f"==> molecule {name}: {'passed' if status == 0 else 'FAILED'} in {time.monotonic() - started:.0f} s", flush=True)
+        print(
+            f"==> molecule {name}: {'passed' if status == 0 else 'FAILED'} in {time.monotonic() - started:.0f} s",
+            flush=True,
+        )
         if status != 0:
             failed.append(name)
     if failed:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any, Dict, Iterable, List
+from typing import Any, Iterable
 
 OK = "ok"
 WARN = "warn"
@@ -54,21 +54,21 @@ class Finding:
 
     def __post_init__(self) -> None:
         if self.status not in SEVERITY:
-            raise ValueError("unknown status {!r} of check {}".format(self.status, self.check))
+            raise ValueError(f"unknown status {self.status!r} of check {self.check}")
         if self.status == SKIPPED and not self.hint:
-            raise ValueError("check {} is skipped without a reason".format(self.check))
+            raise ValueError(f"check {self.check} is skipped without a reason")
 
-    def as_dict(self) -> Dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return the finding as the plain dictionary that modules, filters and reports exchange."""
         return dataclasses.asdict(self)
 
 
-def as_dicts(findings: Iterable[Finding]) -> List[Dict[str, Any]]:
+def as_dicts(findings: Iterable[Finding]) -> list[dict[str, Any]]:
     """Return plain dictionaries, in order."""
     return [finding.as_dict() for finding in findings]
 
 
-def worst(findings: Iterable[Dict[str, Any]]) -> str:
+def worst(findings: Iterable[dict[str, Any]]) -> str:
     """Return the worst status among plain findings; no finding at all is an error, since nothing was judged."""
     statuses = [str(finding.get("status", ERROR)) for finding in findings]
     if not statuses:
@@ -76,13 +76,13 @@ def worst(findings: Iterable[Dict[str, Any]]) -> str:
     return max(statuses, key=lambda status: SEVERITY.index(status) if status in SEVERITY else len(SEVERITY))
 
 
-def blockers(findings: Iterable[Dict[str, Any]]) -> List[Dict[str, Any]]:
+def blockers(findings: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the findings that keep a node from serving: fail, error, and any status this code does not know."""
     harmless = frozenset(SEVERITY) - BAD
     return [finding for finding in findings if finding.get("status") not in harmless]
 
 
-def describe(finding: Dict[str, Any]) -> str:
+def describe(finding: dict[str, Any]) -> str:
     """Return one line for people: check, target, what was seen against what was wanted, and what to do."""
     text = "{check} [{target}]: {seen}".format(
         check=finding.get("check", "?"), target=finding.get("target", "?"), seen=_plain(finding.get("value"))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import subprocess
-from typing import Dict, List, Mapping, Optional, Sequence
+from typing import Mapping, Sequence
 
 #: What a shell answers when a command does not exist; used here as well so that callers need one test only.
 NOT_FOUND = 127
@@ -47,8 +47,8 @@ class Runner:
         self,
         argv: Sequence[str],
         timeout: float = 60.0,
-        env: Optional[Mapping[str, str]] = None,
-        stdin: Optional[str] = None,
+        env: Mapping[str, str] | None = None,
+        stdin: str | None = None,
     ) -> CommandResult:
         """Run ``argv`` without a shell.
 
@@ -68,27 +68,27 @@ class SystemRunner(Runner):
         self,
         argv: Sequence[str],
         timeout: float = 60.0,
-        env: Optional[Mapping[str, str]] = None,
-        stdin: Optional[str] = None,
+        env: Mapping[str, str] | None = None,
+        stdin: str | None = None,
     ) -> CommandResult:
-        environment: Dict[str, str] = dict(os.environ)
+        environment: dict[str, str] = dict(os.environ)
         environment.update({"LANGUAGE": "C", "LC_ALL": "C"})
         environment["PATH"] = environment.get("PATH", "/usr/bin:/bin") + ":/usr/local/sbin:/usr/sbin:/sbin"
         environment.update(env or {})
         try:
+            # An empty input closes standard input at once: a command that asks gets an end of file, not a wait.
             done = subprocess.run(
                 list(argv),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                input=(stdin or "").encode("utf-8"),
+                capture_output=True,
                 timeout=timeout,
                 env=environment,
                 check=False,
-                **({"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin.encode("utf-8")}),  # type: ignore[call-overload]
             )
         except FileNotFoundError:
-            return CommandResult(NOT_FOUND, err="{}: command not found".format(argv[0]))
+            return CommandResult(NOT_FOUND, err=f"{argv[0]}: command not found")
         except subprocess.TimeoutExpired:
-            return CommandResult(TIMED_OUT, err="{} did not end within {:g} s".format(argv[0], timeout))
+            return CommandResult(TIMED_OUT, err=f"{argv[0]} did not end within {timeout:g} s")
         return CommandResult(
             done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
         )
@@ -99,7 +99,7 @@ def path_below(root: str, path: str) -> str:
     return os.path.join(root, path.lstrip("/"))
 
 
-def read_text(root: str, path: str) -> Optional[str]:
+def read_text(root: str, path: str) -> str | None:
     """Return the text of a file below ``root``, or None where it does not exist or cannot be read."""
     try:
         with open(path_below(root, path), encoding="utf-8", errors="replace") as handle:
@@ -108,7 +108,7 @@ def read_text(root: str, path: str) -> Optional[str]:
         return None
 
 
-def list_dir(root: str, path: str) -> List[str]:
+def list_dir(root: str, path: str) -> list[str]:
     """Return the sorted names in a directory below ``root``; empty where there is none."""
     try:
         return sorted(os.listdir(path_below(root, path)))

@@ -21,7 +21,7 @@ class FakeRunner(Runner):
         self.calls.append(line)
         hits = [prefix for prefix in self.answers if line == prefix or line.startswith(prefix + " ")]
         if not hits:
-            return CommandResult(NOT_FOUND, err="{}: command not found".format(argv[0]))
+            return CommandResult(NOT_FOUND, err=f"{argv[0]}: command not found")
         answer = self.answers[max(hits, key=len)]
         if callable(answer):
             answer = answer(list(argv))
