@@ -1,0 +1,154 @@
+"""Shared by the tests that need a lab node: bring one up, run playbooks and commands on it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+GPULAB = ROOT / "lab" / "bin" / "gpulab"
+#: Seconds that any state may take to appear on a slow and busy machine; a test fails after it, never before.
+PATIENCE = 600
+RECAP = re.compile(r"^(?P<host>\S+)\s*: ok=(?P<ok>\d+)\s+changed=(?P<changed>\d+)\s.*failed=(?P<failed>\d+)", re.M)
+
+
+@dataclasses.dataclass
+class Play:
+    """What one ansible-playbook run left behind."""
+
+    rc: int
+    output: str
+
+    def changed(self, host: str) -> int:
+        """Return how many tasks changed something on a host."""
+        for match in RECAP.finditer(self.output):
+            if match["host"] == host:
+                return int(match["changed"])
+        raise AssertionError(f"no recap of {host} in:\n{self.output[-3000:]}")
+
+    def passed(self) -> Play:
+        """Return self, or fail the test with the end of the output."""
+        assert self.rc == 0, self.output[-6000:]
+        return self
+
+    def refused(self, *fragments: str) -> Play:
+        """Return self if the run failed and its output says each fragment."""
+        assert self.rc != 0, f"the run passed, but should have been refused:\n{self.output[-3000:]}"
+        text = " ".join(self.output.split())
+        for fragment in fragments:
+            assert fragment in text, f"{fragment!r} is not in:\n{self.output[-6000:]}"
+        return self
+
+
+class Node:
+    """One lab node: a container that boots systemd, with the inventory that reaches it."""
+
+    def __init__(self, name: str, inventory: Path) -> None:
+        self.name = name
+        self.inventory = inventory
+
+    def command(self, playbook: str, *arguments: str, **variables: object) -> list[str]:
+        """Return the ansible-playbook command line for this node; extra variables keep their types."""
+        command = [
+            "ansible-playbook",
+            playbook,
+            "-i",
+            "inventories/lab",
+            "-i",
+            str(self.inventory),
+            "--limit",
+            self.name,
+        ]
+        command += arguments
+        if variables:
+            command += ["-e", json.dumps(variables)]
+        return command
+
+    def play(self, playbook: str, *arguments: str, **variables: object) -> Play:
+        """Run a playbook to its end."""
+        done = subprocess.run(
+            self.command(playbook, *arguments, **variables),
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "ANSIBLE_NOCOLOR": "1"},
+        )
+        return Play(done.returncode, done.stdout)
+
+    def start_play(self, playbook: str, log: Path, **variables: object) -> subprocess.Popen[bytes]:
+        """Start a playbook in a process group of its own, so that the whole group can be killed."""
+        with log.open("wb") as handle:
+            return subprocess.Popen(
+                self.command(playbook, **variables),
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=handle,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def sh(self, script: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run a shell script on the node."""
+        done = subprocess.run(
+            ["docker", "exec", "-i", self.name, "bash", "-c", script],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+        if check:
+            assert done.returncode == 0, f"{script}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    def out(self, script: str) -> str:
+        """Return what a shell script on the node prints."""
+        return self.sh(script).stdout.strip()
+
+    def packages(self) -> str:
+        """Return every installed package with version and state: equal texts mean an untouched package set."""
+        return self.out("dpkg-query -W -f '${Package}:${Architecture} ${Version} ${db:Status-Abbrev}\\n'")
+
+    def reboot(self) -> None:
+        """Restart the container: the simulated boot loader picks the kernel."""
+        subprocess.run([str(GPULAB), "reboot", self.name], check=True)
+
+
+def wait_until(what: str, ready, give_up=None) -> None:
+    """Wait until ``ready()`` is true; fail after PATIENCE seconds, or as soon as ``give_up()`` returns a reason."""
+    deadline = time.monotonic() + PATIENCE
+    while not ready():
+        reason = give_up() if give_up else None
+        assert not reason, f"waiting for {what}: {reason}"
+        assert time.monotonic() < deadline, f"{what} did not come within {PATIENCE} s"
+        time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def running_node(tmp: Path, name: str, *up_arguments: str):
+    """Bring a node up, give it, and take it down whatever happened."""
+    inventory = tmp / f"{name}.yml"
+    inventory.write_text(f"gpu_nodes:\n  hosts:\n    {name}:\n", encoding="utf-8")
+    subprocess.run([str(GPULAB), "down", name], check=True)
+    subprocess.run([str(GPULAB), "up", name, *up_arguments], check=True)
+    try:
+        yield Node(name, inventory)
+    finally:
+        subprocess.run([str(GPULAB), "down", name], check=True)
+
+
+@pytest.fixture(scope="module")
+def lab_node(request, tmp_path_factory):
+    """A bare node for the tests of one module; the module's NODE_UP says how it is brought up."""
+    arguments = getattr(request.module, "NODE_UP", ("--suite", "bookworm", "--gpus", "2"))
+    name = "gpu-test-" + request.module.__name__.rsplit(".", 1)[-1].replace("test_", "").replace("_", "-")
+    with running_node(tmp_path_factory.mktemp("lab"), name, *arguments) as node:
+        yield node
