@@ -18,7 +18,7 @@ POINTS = {
     "while the node is tuned": ("test -e /etc/sysctl.d/90-gpu-node.conf", "ansible"),
     "while build tools are unpacked": ("grep -q ' status half-installed ' /var/log/dpkg.log", "node"),
     "while the driver is unpacked": (
-        "grep -q ' status unpacked nvidia-kernel-dkms' /var/log/dpkg.log || grep -q ' status half-installed libcuda1' /var/log/dpkg.log",
+        "grep -Eq ' status (half-installed|unpacked) (libcuda1|nvidia-kernel-dkms)' /var/log/dpkg.log",
         "ansible and its children",
     ),
     "while DKMS compiles the module": ("pgrep -f 'dkms.*(build|autoinstall|install)' || pgrep -x cc1", "node"),
