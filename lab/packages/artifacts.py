@@ -1,0 +1,147 @@
+# Copyright: aiinfra.gpu_node contributors
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Compiles what the packages carry: the NVML library of each version, the tools, stub libraries, kernel modules.
+
+Names of artifacts: "nvml:535.261.03", "cuda:535.261.03", "stub:libnvcuvid.so.1", "tool:nvidia-smi",
+"persistenced:535.171.04", "module:<kernel release>:<driver>:<flavour>:<file>".
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from packages.model import DRIVERS, HERE, branch
+
+FLAGS = ["-std=gnu11", "-O1", "-g0", "-Wall", "-Wextra", "-Werror", "-Wl,--build-id=none"]
+SHARED = ["-fPIC", "-shared", "-fvisibility=hidden"]
+# BUILT_MODULE_NAME of the DKMS source; the packages rename the files.
+MODULES = ("nvidia", "nvidia-modeset", "nvidia-drm", "nvidia-uvm")
+BANNERS = {
+    "proprietary": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  %s  Stand-in Build",
+    "open": "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  %s  Stand-in Build",
+}
+LICENSES = {"proprietary": "NVIDIA", "open": "Dual MIT/GPL"}
+
+
+class BuildError(Exception):
+    """A step of the build failed; the text says which."""
+
+
+def execute(argv: list[str], where: Path | None = None) -> str:
+    """Run a command, return what it printed, fail with its output."""
+    result = subprocess.run(argv, cwd=where, text=True, check=False, stdin=subprocess.DEVNULL,
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, "LC_ALL": "C"})
+    if result.returncode:
+        raise BuildError(f"{' '.join(argv)}: exit code {result.returncode}\n{result.stdout.strip()}")
+    return result.stdout
+
+
+def module_source(name: str, version: str, flavour: str, module_prefix: str, where: Path) -> None:
+    """Write the DKMS source tree of one driver version: name is the DKMS name, module_prefix the installed file name."""
+    where.mkdir(parents=True, exist_ok=True)
+    for item in ("nvidia.c", "part.c", "Kbuild", "Makefile"):
+        shutil.copyfile(HERE / "dkms" / item, where / item)
+    driver = DRIVERS[version]
+    last = (driver.beyond[0], driver.beyond[1] - 1)
+    known = ".".join(map(str, driver.first)) + ("" if last == driver.first else " to " + ".".join(map(str, last)))
+    header = {
+        "VERSION": version, "LICENSE": LICENSES[flavour], "BANNER": BANNERS[flavour], "KERNELS": known,
+        "FIRST": "{}, {}".format(*driver.first), "BEYOND": "{}, {}".format(*driver.beyond),
+    }
+    (where / "stand_in.h").write_text(fill(HERE / "dkms/stand_in.h.in", header), encoding="utf-8")
+    lines = []
+    for number, module in enumerate(MODULES):
+        lines.append(f'BUILT_MODULE_NAME[{number}]="{module}"')
+        lines.append(f'DEST_MODULE_NAME[{number}]="{module.replace("nvidia", module_prefix, 1)}"')
+        lines.append(f'DEST_MODULE_LOCATION[{number}]="/updates/dkms"')
+    values = {"NAME": name, "VERSION": version, "MODULES": "\n".join(lines)}
+    (where / "dkms.conf").write_text(fill(HERE / "dkms/dkms.conf.in", values), encoding="utf-8")
+
+
+def fill(template: Path, values: dict[str, str]) -> str:
+    """Return a template with @KEY@ replaced."""
+    content = template.read_text(encoding="utf-8")
+    for key, value in values.items():
+        content = content.replace(f"@{key}@", value)
+    return content
+
+
+class Artifacts:
+    """Compiles each artifact once and keeps it in a folder."""
+
+    def __init__(self, folder: Path, headers: dict[str, Path] | None = None, prebuilt: dict[str, Path] | None = None,
+                 compiler: str = "gcc") -> None:
+        self.folder = folder
+        self.headers = headers or {}
+        self.prebuilt = prebuilt or {}
+        self.compiler = compiler
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def get(self, name: str) -> Path:
+        """Return the compiled file."""
+        path = self.folder / name.replace(":", "_").replace("/", "_")
+        if not path.exists():
+            kind, _, rest = name.partition(":")
+            getattr(self, f"_{kind}")(rest, path)
+        return path
+
+    def _compile(self, path: Path, *arguments: str) -> None:
+        execute([self.compiler, *FLAGS, *arguments, "-o", str(path)])
+
+    def _nvml(self, version: str, path: Path) -> None:
+        source = HERE / "nvml"
+        self._compile(path, *SHARED, "-Wl,-soname,libnvidia-ml.so.1", f"-Wl,--version-script={source}/exports.map",
+                      *defines(version), f"{source}/nvml.c", f"{source}/state.c")
+
+    def _cuda(self, version: str, path: Path) -> None:
+        self._compile(path, *SHARED, "-Wl,-soname,libcuda.so.1", *defines(version), str(HERE / "nvml/cuda.c"),
+                      str(HERE / "nvml/state.c"))
+
+    def _stub(self, soname: str, path: Path) -> None:
+        self._compile(path, *SHARED, f"-Wl,-soname,{soname}", "-x", "c", os.devnull)
+
+    def _tool(self, _name: str, path: Path) -> None:
+        self._compile(path, str(HERE / "tools/nvidia_smi.c"), "-ldl")
+
+    def _persistenced(self, version: str, path: Path) -> None:
+        self._compile(path, f'-DDRIVER_VERSION="{version}"', str(HERE / "tools/nvidia_persistenced.c"),
+                      str(HERE / "nvml/state.c"))
+
+    def _module(self, rest: str, path: Path) -> None:
+        release, version, flavour, file = rest.split(":")
+        done = self.prebuilt.get(release)
+        if done is not None:
+            candidates = [done / f"{version}-{flavour}" / file, done / file]
+            found = next((item for item in candidates if item.is_file()), None)
+            if found is None:
+                raise BuildError(f"--prebuilt-modules {done}:{release} has neither {candidates[0]} nor {candidates[1]}")
+            shutil.copyfile(found, path)
+            return
+        build = self.folder / f"modules-{release}-{version}-{flavour}"
+        if not (build / "nvidia.ko").exists():
+            module_source("nvidia", version, flavour, "nvidia", build)
+            compile_modules(self.headers[release], build)
+        shutil.copyfile(build / file, path)
+
+
+def compile_modules(headers: Path, source: Path) -> None:
+    """Compile the module source against a kernel's headers, which need not lie where they will be installed.
+
+    Debian's headers name other packages by absolute paths. Where the folder beside it ends in -common, that is given to
+    make as the source and the kernel's own folder as its output, so that an unpacked tree works too.
+    """
+    common = sorted(headers.parent.glob(f"{headers.name.rsplit('-', 1)[0]}*-common"))
+    where = ["-C", str(common[0]), f"O={headers}"] if common else ["-C", str(headers)]
+    execute(["make", *where, f"M={source}", "modules"])
+    for module in MODULES:
+        if not (source / f"{module}.ko").exists():
+            raise BuildError(f"{source}: make left no {module}.ko")
+
+
+def defines(version: str) -> list[str]:
+    """Return the macros that make a library one of this driver version."""
+    return [f'-DDRIVER_VERSION="{version}"', f"-DDRIVER_BRANCH={branch(version)}",
+            f"-DCUDA_VERSION={DRIVERS[version].cuda}"]
