@@ -130,9 +130,7 @@ def test_brought_packages_are_recorded_by_owner(node):
 def test_krn_03_a_failing_script_brings_the_former_set_back_and_shows_the_build_log(node):
     log = node.root / "var/lib/dkms/nvidia/535/build/make.log"
     log.parent.mkdir(parents=True)
-    log.write_text(
-        log.write_text("warning: x\nerror: the compiler differs from the one of the kernel\nmake: *** [all] Error 2\n")
-    )
+    log.write_text("warning: x\nerror: the compiler differs from the one of the kernel\nmake: *** [all] Error 2\n")
     node.failing["drv", NEW] = "Error! Bad return status\nSee /var/lib/dkms/nvidia/535/build/make.log"
     node.pulls = {("drv", NEW): ["dkms"]}
     with pytest.raises(TransactionError) as failure:
