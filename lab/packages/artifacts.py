@@ -19,6 +19,8 @@ FLAGS = ["-std=gnu11", "-O1", "-g0", "-Wall", "-Wextra", "-Werror", "-Wl,--build
 SHARED = ["-fPIC", "-shared", "-fvisibility=hidden"]
 # BUILT_MODULE_NAME of the DKMS source; the packages rename the files.
 MODULES = ("nvidia", "nvidia-modeset", "nvidia-drm", "nvidia-uvm")
+# The prebuilt packages carry these two; compiling all four for each kernel would only cost time.
+PREBUILT_MODULES = ("nvidia", "nvidia-uvm")
 BANNERS = {
     "proprietary": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  %s  Stand-in Build",
     "open": "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  %s  Stand-in Build",
@@ -40,7 +42,7 @@ def execute(argv: list[str], where: Path | None = None) -> str:
 
 
 def module_source(name: str, version: str, flavour: str, module_prefix: str, where: Path) -> None:
-    """Write the DKMS source tree of one driver version: name is the DKMS name, module_prefix the installed file name."""
+    """Write the DKMS source tree of one driver version: name is the DKMS name, module_prefix the installed file's."""
     where.mkdir(parents=True, exist_ok=True)
     for item in ("nvidia.c", "part.c", "Kbuild", "Makefile"):
         shutil.copyfile(HERE / "dkms" / item, where / item)
@@ -135,8 +137,8 @@ def compile_modules(headers: Path, source: Path) -> None:
     """
     common = sorted(headers.parent.glob(f"{headers.name.rsplit('-', 1)[0]}*-common"))
     where = ["-C", str(common[0]), f"O={headers}"] if common else ["-C", str(headers)]
-    execute(["make", *where, f"M={source}", "modules"])
-    for module in MODULES:
+    execute(["make", *where, f"M={source}", f"STAND_IN_MODULES={' '.join(PREBUILT_MODULES)}", "modules"])
+    for module in PREBUILT_MODULES:
         if not (source / f"{module}.ko").exists():
             raise BuildError(f"{source}: make left no {module}.ko")
 

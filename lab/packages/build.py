@@ -107,12 +107,11 @@ def make_deb(package: Package, folder: Path, artifacts: Artifacts) -> Path:
 def compile_all(packages: list[Package], artifacts: Artifacts, pool: concurrent.futures.Executor) -> None:
     """Compile every artifact once, before packages want it from several threads."""
     names = sorted({entry.data for package in packages for entry in package.entries if entry.kind == "artifact"})
-    # The files of one kernel module build come from one make run: ask for them one after the other.
-    modules = [name for name in names if name.startswith("module:")]
-    done = pool.map(artifacts.get, [name for name in names if not name.startswith("module:")])
-    for name in modules:
-        artifacts.get(name)
-    list(done)
+    # All files of one kernel module build come from one make run: no two threads may ask for the same build.
+    builds: dict[str, list[str]] = {}
+    for name in names:
+        builds.setdefault(name.rsplit(":", 1)[0] if name.startswith("module:") else name, []).append(name)
+    list(pool.map(lambda group: [artifacts.get(name) for name in group], builds.values()))
 
 
 def unique(repositories: list[Repository]) -> list[tuple[Path, Package]]:
@@ -144,8 +143,8 @@ def pairs(values: list[str], option: str) -> dict[str, Path]:
     for value in values:
         folder, separator, release = value.rpartition(":")
         if not separator or not re.match(r"^\d+\.\d+", release):
-            raise BuildError(f"{option} {value}: must be DIR:RELEASE, for example /usr/src/linux-headers-6.1.0-57-amd64:"
-                             "6.1.0-57-amd64")
+            raise BuildError(f"{option} {value}: must be DIR:RELEASE, for example "
+                             "/usr/src/linux-headers-6.1.0-57-amd64:6.1.0-57-amd64")
         if not Path(folder).is_dir():
             raise BuildError(f"{option} {value}: {folder} is not a folder")
         result[release] = Path(folder).resolve()
@@ -186,7 +185,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="folder to write to; folders of the layout in it are replaced")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="packages built side by side")
-    parser.add_argument("--only", default="", metavar="PREFIX", help="only repositories whose path starts so: debian/trixie")
+    parser.add_argument("--only", default="", metavar="PREFIX",
+                        help="only repositories whose path starts so: debian/trixie")
     parser.add_argument("--kernel-headers", action="append", default=[], metavar="DIR:RELEASE",
                         help="headers to compile the prebuilt linux-modules-nvidia-* against; may be an unpacked tree, "
                              "with linux-headers-*-common beside it and linux-kbuild where its links point; repeatable")

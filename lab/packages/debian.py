@@ -19,10 +19,11 @@ KERNEL_ANY = "nvidia-kernel-dkms (= {v}) | nvidia-kernel-{u} | nvidia-open-kerne
 GSP = "firmware-nvidia-gsp (= {u}) | firmware-nvidia-gsp-{u}"
 ALTERNATIVE = "nvidia-alternative (= {v})"
 LIBC = "libc6 (>= 2.34)"
-CUDA_PROVIDES = ("5.0 5.5 6.0 6.5 7.0 7.5 8.0 9.0 9.1 9.2 10.0 10.1 10.2 11.0 11.1 11.2 11.3 11.4 11.5 11.6 11.7 11.8 "
-                 "12.0 12.1 12.2").split()
+# libcuda1 provides libcuda-X.Y-1 for each CUDA version that it can run.
+CUDA_MINORS = {"5": (0, 5), "6": (0, 5), "7": (0, 5), "8": (0,), "9": (0, 1, 2), "10": (0, 1, 2),
+               "11": tuple(range(9)), "12": (0, 1, 2)}
 
-# name: (section, summary, relations). Everything here is built from nvidia-graphics-drivers, or where the name says open
+# name: (section, summary, relations). Everything is built from nvidia-graphics-drivers, or where the name says open
 # from nvidia-open-gpu-kernel-modules, and carries the driver's version.
 DRIVER: dict[str, tuple[str, str, dict[str, str]]] = {
     "nvidia-kernel-dkms": ("non-free/kernel", "NVIDIA binary kernel module DKMS source", {
@@ -54,7 +55,7 @@ DRIVER: dict[str, tuple[str, str, dict[str, str]]] = {
         "Pre-Depends": "debconf | debconf-2.0, pciutils, nvidia-installer-cleanup (>= 20151021)",
         "Depends": "debconf (>= 0.5) | debconf-2.0"}),
     "libcuda1": ("non-free/libs", "NVIDIA CUDA Driver Library", {
-        "Provides": ", ".join(f"libcuda-{version}-1" for version in CUDA_PROVIDES)
+        "Provides": ", ".join(f"libcuda-{major}.{minor}-1" for major, minors in CUDA_MINORS.items() for minor in minors)
                     + ", libcuda.so.1 (= {u}), libcuda1-any",
         "Pre-Depends": "nvidia-legacy-check (>= 495)",
         "Depends": "nvidia-support, " + ALTERNATIVE + ", libnvidia-ptxjitcompiler1 (= {v}), "

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -134,6 +135,6 @@ def script(name: str, **values: str) -> str:
     content = (HERE / "scripts" / name).read_text(encoding="utf-8")
     for key, value in values.items():
         content = content.replace(f"@{key}@", value)
-    if "@" in content.replace("\"$@\"", "").replace("$@", ""):
+    if re.search("@[A-Z]+@", content):
         raise ValueError(f"scripts/{name}: a @KEY@ was not replaced")
     return content
