@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The slow part, made once a suite: base system, closure of what roles install later, small kernels, base image."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import chroot, compose, debs, docker, keys, overlay, paths, repack
+from .hashing import digest
+from .progress import LabError, run, say
+from .suites import BASE_PACKAGES, KERNEL_MODULES, NODE_PACKAGES, OFFERED_PACKAGES, SUITES, Suite
+
+_INPUTS = ("base.py", "chroot.py", "repack.py", "suites.py")
+_INST = re.compile(r"^Inst (\S+) (?:\[[^\]]*\] )?\((\S+) .*\[(\w+)\]\)")
+_SMALL = re.compile(r"^linux-(image|modules)-\d")
+_NO_DOCS = (
+    "path-exclude=/usr/share/doc/*",
+    "path-include=/usr/share/doc/*/copyright",
+    "path-exclude=/usr/share/man/*",
+    "path-exclude=/usr/share/locale/*",
+    "force-unsafe-io",
+)
+# Files that the installer of a real machine would have left behind.
+_NODE_SETUP = """
+debconf-set-selections <<'END'
+grub-pc grub-pc/install_devices_empty boolean true
+grub-pc grub2/linux_cmdline_default string quiet
+grub-pc grub2/linux_cmdline string
+END
+mkdir -p /boot/grub
+apt-get update
+apt-get install -y --no-install-recommends initramfs-tools
+sed -i 's/^COMPRESS=.*/COMPRESS=zstd/; s/^# COMPRESSLEVEL=.*/COMPRESSLEVEL=1/' /etc/initramfs-tools/initramfs.conf
+apt-get install -y --no-install-recommends {packages}
+update-grub
+test -s /boot/grub/grub.cfg
+apt-get clean
+rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/log/apt/* /var/log/dpkg.log /etc/resolv.conf
+: > /etc/machine-id
+rm -f /var/lib/dbus/machine-id
+"""
+
+
+@dataclass(frozen=True)
+class Base:
+    """The result: where the index fragments lie, and the engine's image."""
+
+    suite: Suite
+    key: str
+
+    @property
+    def folder(self) -> Path:
+        return paths.BASES / ("%s-%s" % (self.suite.name, self.key))
+
+    @property
+    def image(self) -> str:
+        return "%s-base:%s-%s" % (paths.IMAGE_NAME, self.suite.name, self.key)
+
+    def complete(self) -> bool:
+        return (self.folder / "index.json").exists() and docker.image_exists(self.image)
+
+    def index(self) -> dict[str, dict[str, object]]:
+        """archive -> {"release": {...}, "stanzas": [...]} of the real packages."""
+        data: dict[str, dict[str, object]] = json.loads((self.folder / "index.json").read_text(encoding="utf-8"))
+        return data
+
+
+def wanted(suite: Suite) -> Base:
+    """The base that today's inputs ask for."""
+    folder = Path(__file__).parent
+    key = digest([folder / name for name in _INPUTS], folder, suite.name, keys.fingerprint("debian"))
+    return Base(suite, key)
+
+
+def _bootstrap(suite: Suite, root: Path, archives: Path, log: Path) -> None:
+    archives.mkdir(parents=True, exist_ok=True)
+    cache = str(archives)
+    run(
+        "[%s] base system with mmdebstrap" % suite.name,
+        [
+            "mmdebstrap",
+            "--mode=root",
+            "--variant=minbase",
+            "--format=directory",
+            "--include=" + ",".join(BASE_PACKAGES),
+            *("--dpkgopt=" + option for option in _NO_DOCS),
+            "--setup-hook=mkdir -p \"$1\"/var/cache/apt/archives/",
+            "--setup-hook=sync-in '%s' /var/cache/apt/archives/" % cache,
+            "--customize-hook=sync-out /var/cache/apt/archives '%s'" % cache,
+            "--skip=download/empty",
+            "--skip=essential/unlink",
+            "--skip=cleanup/apt",
+            suite.name,
+            str(root),
+        ],
+        log,
+        {**os.environ, "LC_ALL": "C.UTF-8"},
+    )
+
+
+def _lists(root: Path) -> dict[str, tuple[Path, Path]]:
+    """archive -> (Packages, InRelease) as apt in the root file system has them."""
+    shown = chroot.ask(root, "apt-get indextargets --format '$(CODENAME) $(COMPONENT) $(FILENAME)' 'Created-By: Packages'")
+    found: dict[str, tuple[Path, Path]] = {}
+    for line in shown.splitlines():
+        archive, component, name = line.split()
+        if component != "main":
+            continue
+        packages = Path(str(root) + name)
+        release = packages.with_name(packages.name.partition("_main_binary-")[0] + "_InRelease")
+        found[archive] = (packages, release)
+    return found
+
+
+def _meta_version(text: str, package: str) -> str:
+    for stanza in debs.stanzas(text):
+        if stanza.startswith("Package: %s\n" % package):
+            return debs.fields(stanza)["Version"]
+    raise LabError("no %s in the archive's package list" % package)
+
+
+def _groups(suite: Suite, lists: dict[str, tuple[Path, Path]]) -> list[list[str]]:
+    """What is resolved together: all offered packages, then each older or newer kernel with its headers."""
+    groups = [[*OFFERED_PACKAGES, *NODE_PACKAGES, *suite.extra_packages], *([name] for name in suite.alone_packages)]
+    for archive in suite.kernel_suites:
+        if archive not in lists:
+            continue
+        text = lists[archive][0].read_text(encoding="utf-8")
+        version = _meta_version(text, "linux-image-amd64")
+        groups.append(["linux-image-amd64=" + version, "linux-headers-amd64=" + version])
+    return groups
+
+
+def _download(suite: Suite, root: Path, archives: Path, log: Path) -> tuple[set[tuple[str, str, str]], dict[str, tuple[Path, Path]]]:
+    """Downloads the closure into the cache; returns it as (package, version, architecture), and the package lists."""
+    for name in ("resolv.conf", "hosts"):
+        shutil.copy("/etc/" + name, root / "etc" / name)
+    sources = (root / "etc/apt/sources.list").read_text(encoding="utf-8")
+    line = next(row for row in sources.splitlines() if " %s main" % suite.name in row)
+    extra = root / "etc/apt/sources.list.d/backports.list"
+    extra.write_text(line.replace(" %s " % suite.name, " %s-backports " % suite.name) + "\n", encoding="utf-8")
+    binds = {archives: "/var/cache/apt/archives"}
+    chroot.inside("[%s] package lists" % suite.name, root, "apt-get -o Acquire::Languages=none update", log, binds)
+    lists = _lists(root)
+
+    found: set[tuple[str, str, str]] = set()
+    installed = chroot.ask(root, "dpkg-query -W -f '${Package} ${Version} ${Architecture}\\n'")
+    found.update(tuple(row.split()) for row in installed.splitlines())  # type: ignore[misc]
+    apt = "apt-get -o APT::Install-Recommends=false -o APT::Sandbox::User=root -y --allow-downgrades"
+    commands = []
+    for group in _groups(suite, lists):
+        for row in chroot.ask(root, "%s -s install %s" % (apt, " ".join(group)), binds).splitlines():
+            match = _INST.match(row)
+            if match:
+                found.add((match.group(1), match.group(2), match.group(3)))
+        commands.append("%s --download-only install %s" % (apt, " ".join(group)))
+    chroot.inside(
+        "[%s] %d real packages into %s" % (suite.name, len(found), archives.relative_to(paths.ROOT)),
+        root,
+        "\n".join(commands),
+        log,
+        binds,
+    )
+    return found, lists
+
+
+def _index(
+    suite: Suite, folder: Path, archives: Path, found: set[tuple[str, str, str]], lists: dict[str, tuple[Path, Path]], log: Path
+) -> None:
+    """Index fragments and pool of the real packages, taken over from the archive's own lists."""
+    data: dict[str, dict[str, object]] = {}
+    for archive in suite.archives:
+        packages, release = lists[archive]
+        kept: list[str] = []
+        for stanza in debs.stanzas(packages.read_text(encoding="utf-8")):
+            head = debs.fields(stanza)
+            ident = (head["Package"], head["Version"], head["Architecture"])
+            if ident not in found:
+                continue
+            source = archives / debs.archive_name(*ident)
+            if not source.exists():
+                raise LabError("%s was not downloaded" % source.name)
+            if _SMALL.match(ident[0]) and "kernel" in head.get("Section", ""):
+                source = repack.repack(source, log)
+                stanza = debs.replace_fields(stanza, debs.file_fields(source))
+            target = folder / head["Filename"]
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if not target.exists():
+                os.link(source, target)
+            kept.append(stanza)
+        fields = debs.Release.from_text(release.read_text(encoding="utf-8")).fields
+        data[archive] = {"release": fields, "stanzas": kept}
+    (folder / "index.json").write_text(json.dumps(data), encoding="utf-8")
+
+
+def _import(base: Base, root: Path, log: Path) -> None:
+    say("[%s] importing the base image" % base.suite.name)
+    with log.open("ab") as out:
+        pack = subprocess.Popen(["tar", "-C", str(root), "-c", "."], stdout=subprocess.PIPE, stderr=out)
+        done = subprocess.run(
+            ["docker", "import", "--change", 'CMD ["/sbin/init"]', "-", base.image],
+            stdin=pack.stdout,
+            stdout=out,
+            stderr=out,
+            check=False,
+        )
+        if pack.wait() != 0 or done.returncode != 0:
+            raise LabError("docker import of the %s base failed, see %s" % (base.suite.name, log))
+
+
+def build(base: Base) -> None:
+    """Makes the base unless it is there."""
+    suite = base.suite
+    if base.complete():
+        return
+    log = paths.LOGS / ("base-%s.log" % suite.name)
+    log.unlink(missing_ok=True)
+    root = paths.WORK / ("root-" + suite.name)
+    partial = base.folder.with_suffix(".part")
+    for folder in (root, partial, base.folder):
+        shutil.rmtree(folder, ignore_errors=True)
+    partial.mkdir(parents=True)
+    root.parent.mkdir(parents=True, exist_ok=True)
+    archives = paths.ARCHIVES / suite.name
+    try:
+        _bootstrap(suite, root, archives, log)
+        found, lists = _download(suite, root, archives, log)
+        _index(suite, partial, archives, found, lists, log)
+        partial.rename(base.folder)
+        tree = paths.WORK / ("repo-" + suite.name)
+        shutil.rmtree(tree, ignore_errors=True)
+        compose.compose(suite, base.index(), base.folder, None, tree)
+        shutil.rmtree(root / "var/lib/apt/lists")
+        (root / "var/lib/apt/lists").mkdir()
+        (root / "etc/apt/sources.list.d/backports.list").unlink()
+        (root / "etc/apt/sources.list").unlink()
+        overlay.apply_to_tree(suite, root, log)
+        chroot.inside(
+            "[%s] kernel and boot loader into the base image" % suite.name,
+            root,
+            "/usr/lib/gpu-node-lab/install.sh early\n" + _NODE_SETUP.format(packages=" ".join(NODE_PACKAGES)),
+            log,
+            {tree: "/srv/lab"},
+        )
+        _import(base, root, log)
+        shutil.rmtree(tree, ignore_errors=True)
+    except BaseException:
+        shutil.rmtree(base.folder, ignore_errors=True)
+        raise
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+__all__ = ["Base", "KERNEL_MODULES", "SUITES", "build", "wanted"]

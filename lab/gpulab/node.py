@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Nodes: containers that boot systemd and play a machine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from dataclasses import dataclass
+
+from . import build, models, paths
+from .docker import docker
+from .progress import LabError, output, say
+
+BOOT_TIMEOUT_S = 180.0
+LIKE = {"ubuntu-22.04": "bookworm", "ubuntu-24.04": "trixie"}
+# No --privileged: it asks for CAP_SYS_RESOURCE, which is withheld inside many virtual machines and containers.
+RUN_FLAGS = (
+    "--cap-add", "ALL", "--cap-drop", "SYS_RESOURCE", "--security-opt", "seccomp=unconfined", "--cgroupns=private",
+    "--tmpfs", "/run:exec,mode=755", "--tmpfs", "/tmp:exec,mode=1777", "-v", "/sys/fs/cgroup:/sys/fs/cgroup:rw",
+    "--restart", "unless-stopped", "--stop-signal", "SIGRTMIN+3",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a node shall be."""
+
+    name: str
+    suite: str
+    like: str = ""
+    gpus: int = 0
+    model: str = "h100-sxm"
+    image: str = ""
+
+
+def _inspect(name: str, template: str) -> str:
+    return docker("inspect", "--format", template, name, check=False).strip()
+
+
+def exists(name: str) -> bool:
+    """Whether there is a container of that name."""
+    return bool(_inspect(name, "{{.Id}}"))
+
+
+def is_ours(name: str) -> bool:
+    """Whether the lab made it."""
+    return _inspect(name, '{{index .Config.Labels "%s"}}' % paths.LABEL) == "1"
+
+
+def inside(name: str, *argv: str, check: bool = True, stdin: str | None = None) -> str:
+    """Output of a command in the node."""
+    flags = ["-i"] if stdin is not None else []
+    return docker("exec", *flags, name, *argv, check=check, stdin=stdin)
+
+
+def boot_report(name: str) -> dict[str, object]:
+    """What the simulated boot says about itself; empty before it ran."""
+    text = inside(name, "cat", "/run/lab/boot.json", check=False)
+    try:
+        found: dict[str, object] = json.loads(text)
+    except ValueError:
+        return {}
+    return found
+
+
+def _failure(name: str, why: str) -> LabError:
+    text = inside(name, "sh", "-c", "systemctl --failed --no-legend --plain; cat /run/lab/boot.log", check=False)
+    units = [row.split()[0] for row in text.splitlines() if " failed " in row]
+    journal = "".join(
+        "\n--- %s\n%s" % (unit, inside(name, "journalctl", "--no-pager", "-n", "15", "-u", unit, check=False))
+        for unit in units[:3]
+    )
+    logs = docker("logs", "--tail", "15", name, check=False) if not text.strip() else ""
+    return LabError("node %s: %s\n%s%s%s" % (name, why, text.strip(), journal, logs))
+
+
+def wait_running(name: str, before: str = "") -> None:
+    """Waits until systemd says running, in a boot other than `before`."""
+    end = time.monotonic() + BOOT_TIMEOUT_S
+    told = time.monotonic()
+    said = ""
+    while time.monotonic() < end:
+        if time.monotonic() - told > 10:
+            say("%s is booting: %s" % (name, said or "no answer yet"))
+            told = time.monotonic()
+        if _inspect(name, "{{.State.Status}}") in ("exited", "dead"):
+            raise _failure(name, "the container stopped")
+        said = inside(name, "systemctl", "is-system-running", check=False).strip()
+        if said == "degraded":
+            raise _failure(name, "booted, but units failed")
+        if said == "running" and boot_report(name).get("boot_id") not in (None, before):
+            return
+        time.sleep(0.2)
+    raise _failure(name, "not up within %.0f s (systemd says %r)" % (BOOT_TIMEOUT_S, said))
+
+
+def up(wish: Wish) -> None:
+    """Makes and boots a node; a node of that name and wish that already runs is left alone."""
+    suite = LIKE.get(wish.like, wish.suite)
+    key = "%s/%s/%d/%s/%s" % (suite, wish.like, wish.gpus, wish.model, wish.image)
+    if exists(wish.name):
+        if not is_ours(wish.name):
+            raise LabError("a container %s exists and is none of the lab's; choose another name" % wish.name)
+        if _inspect(wish.name, '{{index .Config.Labels "%s.wish"}}' % paths.LABEL) != key:
+            raise LabError("node %s exists with other properties: `gpulab down %s` first" % (wish.name, wish.name))
+        if _inspect(wish.name, "{{.State.Running}}") != "true":
+            docker("start", wish.name)
+        wait_running(wish.name)
+        say("%s already exists and runs" % wish.name)
+        return
+    ready = build.ensure([suite])[suite]
+    began = time.monotonic()
+    try:
+        docker(
+            "create", "--name", wish.name, "--hostname", wish.name, "--label", paths.LABEL + "=1",
+            "--label", "%s.wish=%s" % (paths.LABEL, key), "--label", "%s.root=%s" % (paths.LABEL, paths.ROOT),
+            "--label", "%s.repository=%s" % (paths.LABEL, ready.repository), *RUN_FLAGS,
+            "-v", "%s:/srv/lab:ro" % ready.repository, wish.image or ready.image,
+        )  # fmt: skip
+        _copy_state(wish)
+        docker("start", wish.name)
+        wait_running(wish.name)
+        if wish.like:
+            inside(wish.name, "/usr/lib/gpu-node-lab/like.sh", wish.like)
+    except BaseException as error:
+        # What never came up is not left behind, also when the operator interrupts; its story is in the error.
+        if not isinstance(error, LabError) or "units failed" not in str(error):
+            docker("rm", "-f", "-v", wish.name, check=False)
+        raise
+    report = boot_report(wish.name)
+    say("%s is up after %.1f s: kernel %s" % (wish.name, time.monotonic() - began, report.get("kernel")))
+
+
+def _copy_state(wish: Wish) -> None:
+    import io
+    import tarfile
+
+    text = models.state(wish.name, wish.model, wish.gpus).encode()
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        entry = tarfile.TarInfo("state")
+        entry.size, entry.mode = len(text), 0o644
+        tar.addfile(entry, io.BytesIO(text))
+    done = subprocess.run(
+        ["docker", "cp", "-", wish.name + ":/var/lib/simgpu"], input=buffer.getvalue(), capture_output=True, check=False
+    )
+    if done.returncode != 0:
+        raise LabError("placing the GPU state failed: %s" % done.stderr.decode("utf-8", "replace"))
+
+
+def down(name: str) -> None:
+    """Removes a node."""
+    if not exists(name):
+        say("%s does not exist" % name)
+        return
+    if not is_ours(name):
+        raise LabError("container %s is none of the lab's; it stays" % name)
+    docker("rm", "-f", "-v", name)
+    say("%s is gone" % name)
+
+
+def reboot(name: str) -> None:
+    """Restarts a node; returns when the new boot is up."""
+    if not is_ours(name):
+        raise LabError("no lab node %s" % name)
+    before = str(boot_report(name).get("boot_id", ""))
+    began = time.monotonic()
+    docker("restart", "--time", "30", name)
+    wait_running(name, before)
+    report = boot_report(name)
+    say("%s is back after %.1f s: kernel %s" % (name, time.monotonic() - began, report.get("kernel")))
+
+
+def names(every_checkout: bool = False) -> list[str]:
+    """Nodes of this checkout (or of all)."""
+    filters = ["--filter", "label=%s=1" % paths.LABEL]
+    if not every_checkout:
+        filters += ["--filter", "label=%s.root=%s" % (paths.LABEL, paths.ROOT)]
+    return sorted(output(["docker", "ps", "-a", *filters, "--format", "{{.Names}}"]).split())

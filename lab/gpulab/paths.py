@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Where things lie in the checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+LAB = Path(__file__).resolve().parent.parent
+ROOT = LAB.parent
+CACHE = LAB / "cache"
+IMAGE = LAB / "image"
+PACKAGES = LAB / "packages"
+
+ARCHIVES = CACHE / "archives"  # real .deb files as downloaded, one folder a suite
+REPACKED = CACHE / "repacked"  # kernels with few modules
+BASES = CACHE / "base"  # closure and index fragments per hash
+REPOS = CACHE / "repo"  # complete /srv/lab trees per hash
+SIMULATED = CACHE / "simulated"  # output of lab/packages/build.py per hash
+KEYS = CACHE / "keys"
+LOGS = CACHE / "logs"
+WORK = CACHE / "work"
+CURRENT = CACHE / "current"  # link to the newest tree below REPOS
+
+LABEL = "gpu-node-lab"
+IMAGE_NAME = "gpu-node-lab"

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The faces of /proc, /sys and /dev that the simulated boot puts over the container's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+import uuid
+from typing import Any
+
+from .gpus import Gpu, config_space
+from .kernels import Banner
+
+RUN = "/run/lab"
+FACES = RUN + "/faces"
+HOST_MODULES = RUN + "/host-modules"
+NVIDIA_MAJOR = 195
+
+
+def write(path: str, text: str) -> None:
+    """Writes in place, so that a bind mount of the file keeps showing it."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w", encoding="utf-8") as handle:
+        handle.write(text)
+
+
+def read(path: str) -> str:
+    """The text of a file, "" when it cannot be read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as handle:
+            return handle.read()
+    except OSError:
+        return ""
+
+
+def write_json(path: str, data: Any) -> None:
+    """Atomically, because other processes wait for this file to change."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path + ".new", "w", encoding="utf-8") as handle:
+        json.dump(data, handle, indent=2)
+        handle.write("\n")
+    os.replace(path + ".new", path)
+
+
+def _mount(*arguments: str) -> None:
+    subprocess.run(["mount", *arguments], check=True)
+
+
+def _cover_file(path: str, text: str) -> None:
+    face = FACES + path
+    write(face, text)
+    if os.path.exists(path):
+        _mount("--bind", face, path)
+
+
+def cover_kernel(banner: Banner, command_line: str) -> None:
+    """uname, /proc/version, /proc/cmdline, a boot id of its own."""
+    write(RUN + "/uname", "%s\n%s\n" % (banner.release, banner.version))
+    _cover_file("/proc/sys/kernel/osrelease", banner.release + "\n")
+    _cover_file("/proc/sys/kernel/version", banner.version + "\n")
+    _cover_file("/proc/sys/kernel/random/boot_id", str(uuid.uuid4()) + "\n")
+    _cover_file("/proc/version", "Linux version %s\n" % banner.text)
+    _cover_file("/proc/cmdline", command_line + "\n")
+
+
+def cover_modules() -> None:
+    """A /sys/module and /proc/modules to which simulated modules can be added; the host's stay visible."""
+    os.makedirs(HOST_MODULES, exist_ok=True)
+    _mount("--bind", "/sys/module", HOST_MODULES)
+    _mount("-t", "tmpfs", "-o", "mode=755", "lab-modules", "/sys/module")
+    for name in os.listdir(HOST_MODULES):
+        os.symlink(os.path.join(HOST_MODULES, name), os.path.join("/sys/module", name))
+    write(RUN + "/host-proc-modules", read("/proc/modules"))
+    _cover_file("/proc/modules", read("/proc/modules"))
+    _mount("-t", "tmpfs", "-o", "mode=755", "lab-driver", "/proc/driver")
+
+
+def cover_pci(found: list[Gpu]) -> None:
+    """/sys/bus/pci with the simulated GPUs and nothing else."""
+    bus = FACES + "/sys/bus/pci"
+    shutil.rmtree(bus, ignore_errors=True)
+    for folder in ("devices", "drivers"):
+        os.makedirs(os.path.join(bus, folder))
+    if os.path.isdir("/sys/bus/pci"):
+        _mount("--bind", bus, "/sys/bus/pci")
+    else:
+        host = RUN + "/host-bus"
+        os.makedirs(host, exist_ok=True)
+        _mount("--bind", "/sys/bus", host)
+        _mount("-t", "tmpfs", "-o", "mode=755", "lab-bus", "/sys/bus")
+        for name in os.listdir(host):
+            os.symlink(os.path.join(host, name), os.path.join("/sys/bus", name))
+        os.makedirs("/sys/bus/pci")
+        _mount("--bind", bus, "/sys/bus/pci")
+    for gpu in found:
+        add_device(gpu)
+
+
+def device_path(gpu: Gpu) -> str:
+    """Where the simulated device lives."""
+    return "/sys/bus/pci/devices/" + gpu.address
+
+
+def add_device(gpu: Gpu) -> None:
+    """One PCI function as sysfs shows it."""
+    path = device_path(gpu)
+    os.makedirs(path, exist_ok=True)
+    alias = "pci:v%08Xd%08Xsv%08Xsd%08Xbc%02Xsc%02Xi%02X" % (
+        gpu.vendor,
+        gpu.device,
+        gpu.subsystem_vendor,
+        gpu.subsystem_device,
+        gpu.pci_class >> 16,
+        gpu.pci_class >> 8 & 0xFF,
+        gpu.pci_class & 0xFF,
+    )
+    for name, text in {
+        "vendor": "0x%04x" % gpu.vendor,
+        "device": "0x%04x" % gpu.device,
+        "class": "0x%06x" % gpu.pci_class,
+        "subsystem_vendor": "0x%04x" % gpu.subsystem_vendor,
+        "subsystem_device": "0x%04x" % gpu.subsystem_device,
+        "revision": "0xa1",
+        "numa_node": str(gpu.numa_node),
+        "irq": "0",
+        "enable": "1",
+        "modalias": alias,
+        "resource": "\n".join(["0x0000000000000000 0x0000000000000000 0x0000000000000000"] * 13),
+    }.items():
+        write(os.path.join(path, name), text + "\n")
+    with open(os.path.join(path, "config"), "wb") as handle:
+        handle.write(config_space(gpu))
+
+
+def bind(gpu: Gpu, driver: str) -> None:
+    """driver links in both directions."""
+    folder = "/sys/bus/pci/drivers/" + driver
+    os.makedirs(folder, exist_ok=True)
+    for link, target in (
+        (device_path(gpu) + "/driver", "../../drivers/" + driver),
+        (os.path.join(folder, gpu.address), "../../devices/" + gpu.address),
+    ):
+        if os.path.lexists(link):
+            os.unlink(link)
+        os.symlink(target, link)
+
+
+def bound_driver(gpu: Gpu) -> str:
+    """Name of the driver a device is bound to, "" when none."""
+    try:
+        return os.path.basename(os.readlink(device_path(gpu) + "/driver"))
+    except OSError:
+        return ""
+
+
+def unbind_all(driver: str) -> None:
+    """Takes a driver away from all devices."""
+    folder = "/sys/bus/pci/drivers/" + driver
+    for address in os.listdir(folder) if os.path.isdir(folder) else []:
+        link = "/sys/bus/pci/devices/%s/driver" % address
+        if os.path.lexists(link) and os.path.basename(os.readlink(link)) == driver:
+            os.unlink(link)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def make_nodes(minors: list[int], control: bool, uvm: bool) -> None:
+    """/dev/nvidia*: true character devices, which the container may not open."""
+    wanted = {"/dev/nvidia%d" % minor: (NVIDIA_MAJOR, minor) for minor in minors}
+    if control:
+        wanted["/dev/nvidiactl"] = (NVIDIA_MAJOR, 255)
+    if uvm:
+        wanted["/dev/nvidia-uvm"] = (511, 0)
+        wanted["/dev/nvidia-uvm-tools"] = (511, 1)
+    for path, (major, minor) in wanted.items():
+        if not os.path.exists(path):
+            os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(major, minor))
+            os.chmod(path, 0o666)
+
+
+def drop_nodes() -> None:
+    """Removes /dev/nvidia*."""
+    for name in os.listdir("/dev"):
+        if name.startswith("nvidia") and not os.path.isdir("/dev/" + name):
+            os.unlink("/dev/" + name)
+
+
+def make_disk() -> None:
+    """The names of the pretended root disk; plain files, so nothing can be written to a real one."""
+    conf = dict(
+        line.split("=", 1)
+        for line in read("/usr/lib/gpu-node-lab/disk.conf").splitlines()
+        if line and not line.startswith("#")
+    )
+    for name in (conf["LAB_DISK"], conf["LAB_ROOT_DEVICE"]):
+        if not os.path.exists(name):
+            write(name, "")
+    for folder, ident in (("by-uuid", conf["LAB_ROOT_UUID"]), ("by-partuuid", conf["LAB_ROOT_PARTUUID"])):
+        link = "/dev/disk/%s/%s" % (folder, ident)
+        os.makedirs(os.path.dirname(link), exist_ok=True)
+        if not os.path.lexists(link):
+            os.symlink("../../" + os.path.basename(conf["LAB_ROOT_DEVICE"]), link)
