@@ -47,7 +47,7 @@ unit: setup ## Unit tests: knowledge in module_utils, tables, lab logic
 	@python -m pytest tests/unit -n 2
 
 sanity: setup ## ansible-test sanity on an exported tree
-	@tests/sanity/run.sh
+	@python tests/sanity/run.py
 
 molecule: setup images ## Test roles in containers; SCENARIO=name for one of them
 	@tests/run_molecule.py $(SCENARIO)
