@@ -170,7 +170,7 @@ def _order(char: str) -> int:
 
 
 def _compare_part(left: str, right: str) -> int:
-    """Compare runs of non-digits by dpkg's order (``~`` before the end, letters before the rest) and numbers by value."""
+    """Compare runs of non-digits in dpkg's order (``~`` first, then the end, then letters) and numbers by value."""
     i = j = 0
     while i < len(left) or j < len(right):
         while (i < len(left) and not left[i].isdigit()) or (j < len(right) and not right[j].isdigit()):

@@ -142,7 +142,7 @@ def default_in_config(text: str) -> tuple[str, bool]:
 
 
 def corrections(text: str) -> dict[str, str]:
-    """Return the titles that ``grub.cfg`` itself translates: update-grub helps out a default that lacks its submenu."""
+    """Return the titles that ``grub.cfg`` itself translates: update-grub mends a default without its submenu."""
     return {match.group(1): match.group(2) for match in _CORRECTION.finditer(text)}
 
 
@@ -161,9 +161,9 @@ def boot_facts(root: str = "/") -> dict[str, Any]:
 
     Returns:
         ``loader`` (grub, or unknown where no grub.cfg is readable), ``config``, ``configured`` (GRUB_DEFAULT),
-        ``effective`` (default in grub.cfg), ``default`` and ``one_shot`` (None when none is set), both as ``{spec, found,
-        entry, title, kernel}``, ``next_kernel`` (release that the next boot starts, None if unknown) and ``entries``:
-        one ``{entry, title, kernel}`` for each kernel entry of the menu.
+        ``effective`` (default in grub.cfg), ``default`` and ``one_shot`` (None when none is set), both as ``{spec,
+        found, entry, title, kernel}``, ``next_kernel`` (release that the next boot starts, None if unknown) and
+        ``entries``: one ``{entry, title, kernel}`` for each kernel entry of the menu.
     """
     facts: dict[str, Any] = {
         "loader": "unknown",
@@ -197,7 +197,7 @@ def boot_facts(root: str = "/") -> dict[str, Any]:
 
 
 def entry_for(boot: dict[str, Any], release: str) -> str | None:
-    """Return the entry that boots a kernel in normal mode, preferring the one in the submenu; recovery entries do not count.
+    """Return the entry that boots a kernel in normal mode; recovery entries do not count.
 
     The simple entry at the top of Debian's menu moves to every new kernel; the one in the submenu stays with its own.
     """

@@ -26,10 +26,10 @@ def image_path(release: str, root: str = "/") -> str | None:
 
 
 def parse_listing(text: str) -> dict[str, Any]:
-    """Return ``nouveau`` (the module is inside) and ``blacklists`` (modprobe.d files that speak of it) of a file list."""
+    """Return ``nouveau`` (the module is inside) and ``blacklists`` (modprobe.d files about it) of a listing."""
     return {
         "nouveau": bool(_NOUVEAU.search(text)),
-        "blacklists": sorted(set(match.group(1) for match in _BLACKLISTS.finditer(text))),
+        "blacklists": sorted({match.group(1) for match in _BLACKLISTS.finditer(text)}),
     }
 
 

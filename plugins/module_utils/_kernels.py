@@ -5,9 +5,9 @@
 # PRIVATE to the collection: no stable interface for others.
 """The kernels a node can boot, and whether modules can be built for each.
 
-A kernel counts when its image is in /boot, since that is what the boot loader offers; a directory below /lib/modules that
-a removed kernel left behind does not count. An image without its modules directory stays in the list: it can be booted,
-and would come up without any module.
+A kernel counts when its image is in /boot, since that is what the boot loader offers; a directory below /lib/modules
+that a removed kernel left behind does not count. An image without its modules directory stays in the list: it can be
+booted, and would come up without any module.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from typing import Any, Union
+from typing import Any
 
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import list_dir, path_below
 
@@ -71,12 +71,12 @@ def bootable(root: str = "/") -> list[Kernel]:
     ]
 
 
-def release_key(release: str) -> tuple[tuple[int, Union[int, str]], ...]:
+def release_key(release: str) -> tuple[tuple[int, int | str], ...]:
     """Return a sort key that orders kernel releases by number: 6.1.0-9 before 6.1.0-28 before 6.12.95.
 
     A release candidate (``6.12~rc1``) comes before its release, a flavour in text order after the plain one.
     """
-    key: list[tuple[int, Union[int, str]]] = []
+    key: list[tuple[int, int | str]] = []
     for part in _PARTS.findall(release):
         if part.isdigit():
             key.append((3, int(part)))

@@ -70,7 +70,7 @@ def test_krn_05_test_key_is_read_by_its_words(fake_runner, rc, text, enrolled):
 def test_krn_05_signers_come_from_the_kernel_and_from_enrolled_keys(tmp_path, fake_runner):
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/keys").write_text(
-        "0d6f2a2e I------     1 perm 1f030000     0     0 asymmetri Debian Secure Boot CA: 6ccece7e4c6c0d1f: X509.rsa 1b []\n"
+        "0d6f2a2e I------ 1 perm 1f030000 0 0 asymmetri Debian Secure Boot CA: 6ccece7e4c6c0d1f: X509.rsa 1b []\n"
         "1a2b3c4d I------     1 perm 1f0b0000     0     0 keyring   .builtin_trusted_keys: 2\n"
     )
     listing = (
