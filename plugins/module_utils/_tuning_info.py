@@ -75,7 +75,7 @@ def sysctl_facts(names: Sequence[str], own_file: str, root: str, container: str)
         for order, assignments in orders.items():
             winner = _sysctl.decide(assignments, path)
             entry[order] = None if winner is None else {"file": winner.file, "line": winner.line, "value": winner.value}
-        found[name] = entry
+        found[_sysctl.to_name(path)] = entry
     return found
 
 

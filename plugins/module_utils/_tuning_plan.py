@@ -171,7 +171,11 @@ def running_limit(facts: Mapping[str, Any], name: str) -> tuple[float, float] | 
 
 
 def plan(facts: Mapping[str, Any], wants: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``errors`` (one line each), ``files`` for managed_files, ``values_pending`` and ``reload_pending``."""
+    """Return ``errors`` (one line each), ``files`` for managed_files, and what is pending now.
+
+    ``values_pending`` names values below /sys that differ, ``values_writable`` says whether any can be written, and
+    ``reload_pending`` names limits that the running systemd has not taken up.
+    """
     errors: list[str] = []
     if wants.get("sysctl") is not None:
         try:
@@ -206,6 +210,10 @@ def plan(facts: Mapping[str, Any], wants: Mapping[str, Any]) -> dict[str, Any]:
             for name, seen, wanted in sysfs_choices(facts, wants)
             if name != "aspm" and seen is not None and seen["obstacle"] is None and not _uses(seen, wanted)
         ],
+        "values_writable": texts[TMPFILES] is not None
+        and any(
+            seen is not None and seen["obstacle"] is None for _name, seen, _wanted in sysfs_choices(facts, wants)
+        ),
         "reload_pending": [
             name
             for name, limit in (limits or {}).items()
