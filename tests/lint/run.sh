@@ -18,6 +18,7 @@ step mypy mypy plugins/module_utils
 step "argument specs" python tests/lint/check_argument_specs.py
 step "role READMEs" python tests/lint/gen_role_readme.py --check
 step "forbidden content" python tests/lint/check_forbidden.py
+step "licence headers" python tests/lint/check_headers.py
 step changelog antsibull-changelog lint
 step ansible-lint ansible-lint --offline --profile production
 exit "${status}"
