@@ -20,7 +20,7 @@ from typing import Any, Mapping, Sequence
 
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _results
 
-#: Raised when readers of the JSON report would have to change; docs/report.md describes this version.
+#: Raised with every change of docs/report.schema.json.
 SCHEMA_VERSION = 1
 #: The order in which counts are told.
 COUNT_ORDER = (_results.OK, _results.SKIPPED, _results.WARN, _results.FAIL, _results.ERROR)
