@@ -211,9 +211,7 @@ def plan(facts: Mapping[str, Any], wants: Mapping[str, Any]) -> dict[str, Any]:
             if name != "aspm" and seen is not None and seen["obstacle"] is None and not _uses(seen, wanted)
         ],
         "values_writable": texts[TMPFILES] is not None
-        and any(
-            seen is not None and seen["obstacle"] is None for _name, seen, _wanted in sysfs_choices(facts, wants)
-        ),
+        and any(seen is not None and seen["obstacle"] is None for _name, seen, _wanted in sysfs_choices(facts, wants)),
         "reload_pending": [
             name
             for name, limit in (limits or {}).items()

@@ -12,7 +12,8 @@ version_added: 0.1.0
 author:
   - aiinfra.gpu_node contributors (@aiinfra)
 description:
-  - Brings text files to their content, or removes them, all in one trip to the node. A loop over M(ansible.builtin.copy) takes two trips a file.
+  - Brings text files to their content, or removes them, all in one trip to the node. A loop over
+    M(ansible.builtin.copy) takes two trips a file.
   - Each file is replaced in one step. Missing directories are made.
 attributes:
   check_mode:

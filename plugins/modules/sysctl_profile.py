@@ -13,7 +13,8 @@ author:
   - aiinfra.gpu_node contributors (@aiinfra)
 description:
   - Owns one file in C(/etc/sysctl.d), each line with its reason, and the live values of the same keys.
-  - A key with the policy V(floor) is never lowered. What another file, the running kernel or an earlier run has higher is kept and reported.
+  - A key with the policy V(floor) is never lowered. What another file, the running kernel or an earlier run has
+    higher is kept and reported.
   - A live value is written only where it differs and can be written. The rest is listed in RV(not_applied).
   - Where another file wins at boot, the live value is left alone and the file is listed in RV(foreign).
 attributes:
@@ -31,7 +32,8 @@ options:
   profile:
     description:
       - Key to entry. An entry is a dictionary with C(value), C(policy), C(reason) and C(source), or a bare value.
-      - C(policy) is V(set) (exactly this value, the default), V(floor) (at least this value) or V(never) (not managed, but reported where a file sets it).
+      - C(policy) is V(set) (exactly this value, the default), V(floor) (at least this value) or V(never) (not
+        managed, but reported where a file sets it).
       - Values are whole numbers or text. Booleans are refused.
     type: dict
     default: {}
@@ -78,7 +80,9 @@ not_applied:
     - name: vm.overcommit_memory
       reason: read-only /proc/sys
 kept:
-  description: Floors that are reached already, each with C(name), C(live), C(wanted), the value C(kept) and its C(origin).
+  description:
+    - Floors that are reached already, each with C(name), C(live), C(wanted), the value C(kept) and its
+      C(origin).
   type: list
   elements: dict
   returned: success

@@ -12,7 +12,8 @@ version_added: 0.1.0
 author:
   - aiinfra.gpu_node contributors (@aiinfra)
 description:
-  - Reads kernel settings with the files that decide them, swap and its sources, huge pages, CPU governor, PCIe link power, limits of services, and
+  - Reads kernel settings with the files that decide them, swap and its sources, huge pages, CPU governor, PCIe
+    link power, limits of services, and
     what stands between GPUs on PCI.
   - Changes nothing.
 attributes:
@@ -66,7 +67,9 @@ tuning:
       description: Most open files that the kernel gives to a process.
       type: int
     sysctl:
-      description: Name to live value C(live), the reason C(obstacle) why it cannot be written, and the line that decides at C(boot) and with C(sysctl_system).
+      description:
+        - Name to live value C(live), the reason C(obstacle) why it cannot be written, and the line that
+          decides at C(boot) and with C(sysctl_system).
       type: dict
     swap:
       description: Active areas, sources that would bring swap back, and lines of fstab that are broken.

@@ -1,0 +1,56 @@
+"""Files are replaced in one step and only when they differ."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _textfile
+from tuning_tree import Tree
+
+
+@pytest.fixture
+def tree(tmp_path):
+    return Tree(tmp_path)
+
+
+def ensure(tree, *files, check_mode=False):
+    return _textfile.ensure_files(tree.root, files, check_mode)
+
+
+def test_create_change_remove_and_each_again(tree):
+    for content in ("a\n", "b\n", None):
+        wanted = {"path": "/etc/x.d/a.conf", "content": content}
+        assert ensure(tree, wanted, check_mode=True)["changed"]
+        assert ensure(tree, wanted)["changed_paths"] == ["/etc/x.d/a.conf"]
+        assert not ensure(tree, wanted)["changed"]
+        assert not ensure(tree, wanted, check_mode=True)["changed"]
+    assert not tree.exists("/etc/x.d/a.conf")
+
+
+def test_a_wrong_mode_is_a_difference_and_shows(tree):
+    tree.write("/a", "x\n")
+    (tree.path / "a").chmod(0o600)
+    result = ensure(tree, {"path": "/a", "content": "x\n"})
+    assert result["diff"][0]["before"] == "mode 0600\n"
+    assert not ensure(tree, {"path": "/a", "content": "x\n"})["changed"]
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_no_litter(tree, monkeypatch):
+    tree.write("/a", "old\n")
+
+    def full(_descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        ensure(tree, {"path": "/a", "content": "new\n"})
+    assert tree.read("/a") == "old\n"
+    assert [file.name for file in tree.path.iterdir()] == ["a"]
+
+
+def test_a_link_is_followed(tree):
+    tree.write("/real", "old\n").link("/a", "real")
+    ensure(tree, {"path": "/a", "content": "new\n"})
+    assert (tree.path / "a").is_symlink()
+    assert tree.read("/real") == "new\n"
