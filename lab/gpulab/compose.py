@@ -3,7 +3,8 @@
 
     debian/          the suites of one Debian release: main holds real packages, contrib, non-free and
                      non-free-firmware hold the simulated driver
-    cuda/            flat repository with the names of NVIDIA's own (suite "/")
+    cuda/            flat repository with the names of NVIDIA's own (suite "/"), for Debian; below it each
+                     distribution's own, as cuda/ubuntu2204/x86_64
     ubuntu/          the Ubuntu suite that is played on this Debian release
     keys/            public keys and their fingerprints
 """
@@ -23,6 +24,7 @@ COMPONENTS = ("main", "contrib", "non-free", "non-free-firmware")
 UBUNTU_COMPONENTS = ("main", "restricted", "universe", "multiverse")
 # Debian release -> the Ubuntu release that is played on it
 UBUNTU_ON = {"bookworm": ("jammy", "22.04"), "trixie": ("noble", "24.04")}
+CUDA_ON_TOP = "debian12"
 CUDA_RELEASE = {"Origin": "NVIDIA", "Label": "NVIDIA CUDA", "Architecture": "amd64"}
 
 
@@ -60,7 +62,7 @@ def _simulated(folder: Path | None, target: Path, pool: str) -> list[str]:
     if folder is None or not folder.is_dir():
         return []
     found = []
-    for deb in sorted(folder.glob("*.deb")):
+    for deb in sorted(folder.rglob("*.deb")):
         name = "%s/%s" % (pool, deb.name)
         _link(deb, target / name)
         found.append(debs.deb_stanza(deb, name))
@@ -102,18 +104,24 @@ def _ubuntu(suite: Suite, index: Mapping[str, Mapping[str, object]], simulated: 
     return [dist(target, codename, release, components, now)]
 
 
-def _cuda(simulated: Path | None, target: Path, now: float) -> list[Path]:
-    target.mkdir(parents=True, exist_ok=True)
-    stanzas = []
-    for deb in sorted((simulated / "cuda").glob("*.deb")) if simulated else []:
-        _link(deb, target / deb.name)
-        stanzas.append(debs.deb_stanza(deb, "./" + deb.name))
-    data = debs.packages_text(stanzas)
+def _flat(found: list[Path], target: Path, now: float) -> Path:
+    """Writes the index of these .deb files, which lie below target; returns its Release file, still to be signed."""
+    data = debs.packages_text([debs.deb_stanza(deb, "./%s" % deb.relative_to(target)) for deb in found])
     indexes = {"Packages": data, "Packages.gz": debs.compressed(data)}
     for name, content in indexes.items():
         _write(target / name, content)
     _write(target / "Release", debs.Release(dict(CUDA_RELEASE)).text(indexes, now).encode())
-    return [target / "Release"]
+    return target / "Release"
+
+
+def _cuda(simulated: Path | None, target: Path, now: float) -> list[Path]:
+    """NVIDIA has one flat repository for each distribution; Debian's answers at the top as well."""
+    target.mkdir(parents=True, exist_ok=True)
+    if simulated:
+        _link_tree(simulated / "cuda", target)
+    folders = [folder for folder in sorted(target.glob("*/x86_64")) if folder.is_dir()]
+    releases = [_flat(sorted(folder.glob("*.deb")), folder, now) for folder in folders]
+    return [*releases, _flat(sorted((target / CUDA_ON_TOP).rglob("*.deb")), target, now)]
 
 
 def _link_tree(source: Path, target: Path) -> None:

@@ -18,8 +18,8 @@ from packages.model import DRIVERS, HERE, branch
 FLAGS = ["-std=gnu11", "-O1", "-g0", "-Wall", "-Wextra", "-Werror", "-Wl,--build-id=none"]
 SHARED = ["-fPIC", "-shared", "-fvisibility=hidden"]
 # BUILT_MODULE_NAME of the DKMS source; the packages rename the files.
-MODULES = ("nvidia", "nvidia-modeset", "nvidia-drm", "nvidia-uvm")
-# The prebuilt packages carry these two; compiling all four for each kernel would only cost time.
+MODULES = ("nvidia", "nvidia-modeset", "nvidia-uvm")
+# The prebuilt packages carry these two; compiling all for each kernel would only cost time.
 PREBUILT_MODULES = ("nvidia", "nvidia-uvm")
 BANNERS = {
     "proprietary": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  %s  Stand-in Build",
@@ -137,7 +137,8 @@ def compile_modules(headers: Path, source: Path) -> None:
     """
     common = sorted(headers.parent.glob(f"{headers.name.rsplit('-', 1)[0]}*-common"))
     where = ["-C", str(common[0]), f"O={headers}"] if common else ["-C", str(headers)]
-    execute(["make", *where, f"M={source}", f"STAND_IN_MODULES={' '.join(PREBUILT_MODULES)}", "modules"])
+    execute(["make", *where, f"M={source}", "KCFLAGS=-g0", "CONFIG_DEBUG_INFO_BTF_MODULES=",
+             f"STAND_IN_MODULES={' '.join(PREBUILT_MODULES)}", "modules"])
     for module in PREBUILT_MODULES:
         if not (source / f"{module}.ko").exists():
             raise BuildError(f"{source}: make left no {module}.ko")

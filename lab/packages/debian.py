@@ -147,9 +147,8 @@ MODPROBE_CONF = """\
 # The modules are installed as nvidia-current*.ko: say what their usual names mean.
 install nvidia modprobe -i {prefix} $CMDLINE_OPTS
 install nvidia-modeset modprobe nvidia ; modprobe -i {prefix}-modeset $CMDLINE_OPTS
-install nvidia-drm modprobe nvidia-modeset ; modprobe -i {prefix}-drm $CMDLINE_OPTS
 install nvidia-uvm modprobe nvidia ; modprobe -i {prefix}-uvm $CMDLINE_OPTS
-remove nvidia modprobe -r -i nvidia-drm nvidia-modeset nvidia-uvm nvidia
+remove nvidia modprobe -r -i nvidia-modeset nvidia-uvm nvidia
 alias char-major-195* nvidia
 """
 NOUVEAU_CONF = "# Run \"update-initramfs -u\" after a change here.\nblacklist nouveau\n"
@@ -160,7 +159,7 @@ def kernel_support(folder: str, prefix: str) -> list[Entry]:
     """Return the configuration of the kernel module, as conffiles in /etc/nvidia/current*."""
     return [
         text(f"/etc/nvidia/{folder}/nvidia-blacklists-nouveau.conf", NOUVEAU_CONF),
-        text(f"/etc/nvidia/{folder}/nvidia-load.conf", "nvidia-drm\n"),
+        text(f"/etc/nvidia/{folder}/nvidia-load.conf", "nvidia-modeset\n"),
         text(f"/etc/nvidia/{folder}/nvidia-modprobe.conf", MODPROBE_CONF.format(prefix=prefix)),
         text(f"/etc/nvidia/{folder}/nvidia-options.conf",
              f"#options {prefix} NVreg_RestrictProfilingToAdminUsers=0\n"),

@@ -1,7 +1,7 @@
 /* Copyright: aiinfra.gpu_node contributors
  * SPDX-License-Identifier: GPL-3.0-or-later
  *
- * A further module of the set (nvidia-modeset, nvidia-drm, nvidia-uvm): it only needs the first one. */
+ * A further module of the set (nvidia-modeset, nvidia-uvm): it only needs the first one. */
 #include "stand_in.h"
 
 #include <linux/init.h>
