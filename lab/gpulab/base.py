@@ -90,7 +90,7 @@ def _bootstrap(suite: Suite, root: Path, archives: Path, log: Path) -> None:
             "--format=directory",
             "--include=" + ",".join(BASE_PACKAGES),
             *("--dpkgopt=" + option for option in _NO_DOCS),
-            "--setup-hook=mkdir -p \"$1\"/var/cache/apt/archives/",
+            '--setup-hook=mkdir -p "$1"/var/cache/apt/archives/',
             "--setup-hook=sync-in '%s' /var/cache/apt/archives/" % cache,
             "--customize-hook=sync-out /var/cache/apt/archives '%s'" % cache,
             "--skip=download/empty",
@@ -118,23 +118,20 @@ def _lists(root: Path) -> dict[str, tuple[Path, Path]]:
     return found
 
 
-def _meta_version(text: str, package: str) -> str:
-    for stanza in debs.stanzas(text):
-        if stanza.startswith("Package: %s\n" % package):
-            return debs.fields(stanza)["Version"]
-    raise LabError("no %s in the archive's package list" % package)
-
-
-def _groups(suite: Suite, lists: dict[str, tuple[Path, Path]]) -> list[list[str]]:
-    """What is resolved together: all offered packages, then each older or newer kernel with its headers."""
-    groups = [[*OFFERED_PACKAGES, *NODE_PACKAGES, *suite.extra_packages], *([name] for name in suite.alone_packages)]
+def _kernels(suite: Suite, lists: dict[str, tuple[Path, Path]]) -> tuple[list[str], list[tuple[str, str, str]]]:
+    """Image and headers of every offered kernel by name, and the meta packages that bring them."""
+    metas = ("linux-image-amd64", "linux-headers-amd64")
+    names: list[str] = []
+    found: list[tuple[str, str, str]] = []
     for archive in suite.kernel_suites:
-        if archive not in lists:
-            continue
-        text = lists[archive][0].read_text(encoding="utf-8")
-        version = _meta_version(text, "linux-image-amd64")
-        groups.append(["linux-image-amd64=" + version, "linux-headers-amd64=" + version])
-    return groups
+        for stanza in debs.stanzas(lists[archive][0].read_text(encoding="utf-8")):
+            if stanza.partition("\n")[0].partition(": ")[2] in metas:
+                head = debs.fields(stanza)
+                names.append(head["Depends"].split()[0])
+                found.append((head["Package"], head["Version"], head["Architecture"]))
+    if not names:
+        raise LabError("no linux-image-amd64 in the package lists of %s" % ", ".join(suite.kernel_suites))
+    return names, found
 
 
 def _download(suite: Suite, root: Path, archives: Path, log: Path) -> tuple[set[tuple[str, str, str]], dict[str, tuple[Path, Path]]]:
@@ -150,16 +147,23 @@ def _download(suite: Suite, root: Path, archives: Path, log: Path) -> tuple[set[
     lists = _lists(root)
 
     found: set[tuple[str, str, str]] = set()
-    installed = chroot.ask(root, "dpkg-query -W -f '${Package} ${Version} ${Architecture}\\n'")
-    found.update(tuple(row.split()) for row in installed.splitlines())  # type: ignore[misc]
-    apt = "apt-get -o APT::Install-Recommends=false -o APT::Sandbox::User=root -y --allow-downgrades"
-    commands = []
-    for group in _groups(suite, lists):
-        for row in chroot.ask(root, "%s -s install %s" % (apt, " ".join(group)), binds).splitlines():
-            match = _INST.match(row)
-            if match:
-                found.add((match.group(1), match.group(2), match.group(3)))
-        commands.append("%s --download-only install %s" % (apt, " ".join(group)))
+    apt = "apt-get -o APT::Install-Recommends=false -o APT::Sandbox::User=root -y"
+    kernels, metas = _kernels(suite, lists)
+    groups = [" ".join([*OFFERED_PACKAGES, *NODE_PACKAGES, *suite.extra_packages, *kernels]), *suite.alone_packages]
+    shown = chroot.ask(
+        root,
+        "dpkg-query -W -f 'Inst ${Package} (${Version} . [${Architecture}])\\n'\n"
+        + "\n".join("%s -s install %s" % (apt, group) for group in groups),
+        binds,
+    )
+    for row in shown.splitlines():
+        match = _INST.match(row)
+        if match:
+            found.add((match.group(1), match.group(2), match.group(3)))
+    found.update(metas)
+    commands = ["%s --download-only install %s" % (apt, group) for group in groups]
+    commands.append("cd /var/cache/apt/archives")
+    commands.append("%s download %s" % (apt, " ".join("%s=%s" % meta[:2] for meta in metas)))
     chroot.inside(
         "[%s] %d real packages into %s" % (suite.name, len(found), archives.relative_to(paths.ROOT)),
         root,
@@ -175,10 +179,13 @@ def _index(
 ) -> None:
     """Index fragments and pool of the real packages, taken over from the archive's own lists."""
     data: dict[str, dict[str, object]] = {}
+    names = {package for package, _, _ in found}
     for archive in suite.archives:
         packages, release = lists[archive]
         kept: list[str] = []
         for stanza in debs.stanzas(packages.read_text(encoding="utf-8")):
+            if stanza.partition("\n")[0].partition(": ")[2] not in names:
+                continue
             head = debs.fields(stanza)
             ident = (head["Package"], head["Version"], head["Architecture"])
             if ident not in found:

@@ -18,15 +18,22 @@ pretend_disk() {
     ln -sf "../../${LAB_ROOT_DEVICE#/dev/}" "/dev/disk/by-partuuid/$LAB_ROOT_PARTUUID"
 }
 
+stand_ins() {
+    divert /usr/sbin/grub-probe $lab/grub-probe
+    divert /usr/bin/systemd-detect-virt $lab/systemd-detect-virt
+    mkdir -p $lab/kmod
+    for tool in modprobe rmmod lsmod; do
+        ln -sf "$(command -v kmod)" "$lab/kmod/$tool"
+        for path in $(dpkg -L kmod | grep "bin/$tool\$"); do
+            divert "$path" "$lab/$tool"
+        done
+    done
+}
+
 pretend_disk
 case ${1:-late} in
     early)
-        divert /usr/sbin/grub-probe $lab/grub-probe
-        mkdir -p $lab/kmod
-        for tool in modprobe rmmod; do
-            ln -sf "$(command -v kmod)" "$lab/kmod/$tool"
-            divert "$(dpkg -L kmod | grep "/$tool\$")" "$lab/$tool"
-        done
+        stand_ins
         cat > /etc/fstab << END
 # /etc/fstab: static file system information.
 # <file system> <mount point>   <type>  <options>       <dump>  <pass>
@@ -34,6 +41,7 @@ UUID=$LAB_ROOT_UUID /               ext4    errors=remount-ro 0       1
 END
         ;;
     late)
+        stand_ins
         echo $lab/libuname.so > /etc/ld.so.preload
         systemctl enable --quiet lab-boot.service
         # A real machine remounts its root here; a container's root is an overlay that fstab does not describe.
@@ -41,6 +49,7 @@ END
         # Their random delay would take the package lock in the middle of a test.
         systemctl mask --quiet apt-daily.timer apt-daily-upgrade.timer
         mkdir -p /var/lib/simgpu
+        [ -s /boot/grub/grubenv ] || grub-editenv /boot/grub/grubenv create
         update-grub
         apt-get update
         ;;
