@@ -130,14 +130,19 @@ def _link_tree(source: Path, target: Path) -> None:
 
 
 def compose(
-    suite: Suite, index: Mapping[str, Mapping[str, object]], base: Path, simulated: Path | None, target: Path
+    suite: Suite, index: Mapping[str, Mapping[str, object]], base: Path, simulated: Path | None, target: Path,
+    modules: Path | None = None,
 ) -> None:
-    """Writes the whole tree; `base` holds the pool of real packages, `simulated` the output of lab/packages/build.py."""
+    """Writes the whole tree.
+
+    base holds the pool of real packages, simulated the output of lab/packages/build.py; modules is its output for
+    Ubuntu alone, with prebuilt modules for the kernels of this suite.
+    """
     now = time.time()
     for name in ("debian", "ubuntu"):
         _link_tree(base / "pool", target / name / "pool")
     keys.sign("debian", _debian(suite, index, simulated, target / "debian", now))
-    keys.sign("ubuntu", _ubuntu(suite, index, simulated, target / "ubuntu", now))
+    keys.sign("ubuntu", _ubuntu(suite, index, modules or simulated, target / "ubuntu", now))
     keys.sign("cuda", _cuda(simulated, target / "cuda", now))
     for name in keys.OWNERS:
         _link(keys.public(name), target / "keys" / (name + ".asc"))

@@ -3,14 +3,16 @@
 """Compiles what the packages carry: the NVML library of each version, the tools, stub libraries, kernel modules.
 
 Names of artifacts: "nvml:535.261.03", "cuda:535.261.03", "stub:libnvcuvid.so.1", "tool:nvidia-smi",
-"persistenced:535.171.04", "module:<kernel release>:<driver>:<flavour>:<file>".
+"persistenced:535.171.04", "key:cuda", "module:<kernel release>:<driver>:<flavour>:<file>".
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from packages.model import DRIVERS, HERE, branch
@@ -19,8 +21,8 @@ FLAGS = ["-std=gnu11", "-O1", "-g0", "-Wall", "-Wextra", "-Werror", "-Wl,--build
 SHARED = ["-fPIC", "-shared", "-fvisibility=hidden"]
 # BUILT_MODULE_NAME of the DKMS source; the packages rename the files.
 MODULES = ("nvidia", "nvidia-modeset", "nvidia-uvm")
-# The prebuilt packages carry these two; compiling all for each kernel would only cost time.
-PREBUILT_MODULES = ("nvidia", "nvidia-uvm")
+# The prebuilt packages carry this one; compiling all for each kernel would only cost time.
+PREBUILT_MODULES = ("nvidia",)
 BANNERS = {
     "proprietary": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  %s  Stand-in Build",
     "open": "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  %s  Stand-in Build",
@@ -82,13 +84,23 @@ class Artifacts:
         self.compiler = compiler
         folder.mkdir(parents=True, exist_ok=True)
 
+    def _path(self, name: str) -> Path:
+        return self.folder / name.replace(":", "_").replace("/", "_")
+
+    def put(self, name: str, content: bytes) -> None:
+        """Give an artifact its content, which nothing here can make."""
+        self._path(name).write_bytes(content)
+
     def get(self, name: str) -> Path:
         """Return the compiled file."""
-        path = self.folder / name.replace(":", "_").replace("/", "_")
+        path = self._path(name)
         if not path.exists():
             kind, _, rest = name.partition(":")
             getattr(self, f"_{kind}")(rest, path)
         return path
+
+    def _key(self, _name: str, path: Path) -> None:
+        path.write_bytes(b"")  # no key was given: the package is whole, apt will not trust what it names
 
     def _compile(self, path: Path, *arguments: str) -> None:
         execute([self.compiler, *FLAGS, *arguments, "-o", str(path)])
@@ -135,13 +147,40 @@ def compile_modules(headers: Path, source: Path) -> None:
     Debian's headers name other packages by absolute paths. Where the folder beside it ends in -common, that is given to
     make as the source and the kernel's own folder as its output, so that an unpacked tree works too.
     """
-    common = sorted(headers.parent.glob(f"{headers.name.rsplit('-', 1)[0]}*-common"))
+    common = sorted(headers.parent.glob(f"{headers.name.rsplit('-', 1)[0]}-common"))
     where = ["-C", str(common[0]), f"O={headers}"] if common else ["-C", str(headers)]
+    if not shutil.which(kernel_compiler(headers)):
+        where.append("CC=gcc")
     execute(["make", *where, f"M={source}", "KCFLAGS=-g0", "CONFIG_DEBUG_INFO_BTF_MODULES=",
              f"STAND_IN_MODULES={' '.join(PREBUILT_MODULES)}", "modules"])
     for module in PREBUILT_MODULES:
         if not (source / f"{module}.ko").exists():
             raise BuildError(f"{source}: make left no {module}.ko")
+
+
+def kernel_compiler(headers: Path) -> str:
+    """Return the compiler that Debian's headers ask for."""
+    variables = headers / ".kernelvariables"
+    found = re.search(r"gcc-\d+", variables.read_text(encoding="utf-8")) if variables.exists() else None
+    return found.group(0) if found else "gcc"
+
+
+def unpack_headers(pool: Path, where: Path) -> dict[str, Path]:
+    """Unpack the kernel headers among the .deb files below pool; return those that can be used here, by release.
+
+    Their helper programs were built for one Debian release and may not run on an older one: such kernels are left out.
+    """
+    for deb in sorted(pool.rglob("linux-*.deb")):
+        if re.match(r"linux-(headers-\d.*-(amd64|common)|kbuild-\d.*)_", deb.name):
+            execute(["dpkg-deb", "-x", str(deb), str(where)])
+    result = {}
+    for folder in sorted((where / "usr/src").glob("linux-headers-*-amd64")):
+        helper = folder / "scripts/mod/modpost"
+        if not helper.exists() or subprocess.run([str(helper)], capture_output=True, check=False, cwd=where).returncode:
+            print(f"{folder.name}: its programs do not run here, no prebuilt modules for it", file=sys.stderr)
+            continue
+        result[folder.name.partition("linux-headers-")[2]] = folder
+    return result
 
 
 def defines(version: str) -> list[str]:

@@ -13,6 +13,7 @@ Nothing is indexed or signed here. Needs gcc and dpkg-deb. The same inputs give 
 from __future__ import annotations
 
 import argparse
+import base64
 import concurrent.futures
 import hashlib
 import json
@@ -27,7 +28,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from packages import catalog  # noqa: E402  (the path above makes it importable when this file is run)
-from packages.artifacts import Artifacts, BuildError, execute, module_source  # noqa: E402
+from packages.artifacts import Artifacts, BuildError, execute, module_source, unpack_headers  # noqa: E402
 from packages.model import HERE, Entry, Package, Repository  # noqa: E402
 
 EPOCH = "1735689600"
@@ -151,10 +152,36 @@ def pairs(values: list[str], option: str) -> dict[str, Path]:
     return result
 
 
-def build(out: Path, jobs: int, headers: dict[str, Path], prebuilt: dict[str, Path], only: str) -> int:
+def numbers(release: str) -> list[int]:
+    """Return the numbers in a kernel release, for sorting."""
+    return [int(part) for part in re.findall(r"\d+", release)]
+
+
+def dearmored(path: Path) -> bytes:
+    """Return a public key as apt wants it in a .gpg file."""
+    content = path.read_bytes()
+    if not content.startswith(b"-----"):
+        return content
+    body = content.decode("ascii").split("\n\n", 1)[1].split("\n=", 1)[0]
+    return base64.b64decode(body)
+
+
+def build(out: Path, jobs: int, headers: dict[str, Path], prebuilt: dict[str, Path], only: str,
+          pool_of_headers: Path | None = None, cuda_key: Path | None = None) -> int:
     """Build all packages and return how many."""
+    with tempfile.TemporaryDirectory(prefix="gpulab-build-") as scratch:
+        if pool_of_headers is not None:
+            headers = {**unpack_headers(pool_of_headers, Path(scratch) / "headers"), **headers}
+        artifacts = Artifacts(Path(scratch) / "artifacts", headers, prebuilt)
+        if cuda_key is not None:
+            artifacts.put("key:cuda", dearmored(cuda_key))
+        return build_with(out, jobs, artifacts, only)
+
+
+def build_with(out: Path, jobs: int, artifacts: Artifacts, only: str) -> int:
+    """Build the repositories whose path starts with `only`."""
     os.environ.setdefault("SOURCE_DATE_EPOCH", EPOCH)
-    kernels = sorted({*headers, *prebuilt}, key=lambda release: [int(part) for part in re.findall(r"\d+", release)])
+    kernels = sorted({*artifacts.headers, *artifacts.prebuilt}, key=numbers)
     repositories = [item for item in catalog.repositories(kernels) if item.path.startswith(only)]
     wanted = unique(repositories)
     for repository in repositories:
@@ -162,9 +189,7 @@ def build(out: Path, jobs: int, headers: dict[str, Path], prebuilt: dict[str, Pa
         if folder.exists():
             shutil.rmtree(folder)
         folder.mkdir(parents=True)
-    with tempfile.TemporaryDirectory(prefix="gpulab-build-") as scratch, \
-            concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        artifacts = Artifacts(Path(scratch), headers, prebuilt)
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         compile_all([package for _, package in wanted], artifacts, pool)
         list(pool.map(lambda item: make_deb(item[1], out / item[0], artifacts), wanted))
     layout = [{"path": item.path, "kind": item.kind, "suite": item.suite, "origin": item.origin, "label": item.label,
@@ -190,6 +215,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--kernel-headers", action="append", default=[], metavar="DIR:RELEASE",
                         help="headers to compile the prebuilt linux-modules-nvidia-* against; may be an unpacked tree, "
                              "with linux-headers-*-common beside it and linux-kbuild where its links point; repeatable")
+    parser.add_argument("--headers-pool", type=Path, metavar="DIR",
+                        help="folder with Debian's linux-headers-* and linux-kbuild-* .deb files: prebuilt modules for "
+                             "each kernel whose headers can be used on this machine")
+    parser.add_argument("--cuda-key", type=Path, metavar="FILE",
+                        help="public key that the CUDA repositories will be signed with, for cuda-keyring")
     parser.add_argument("--prebuilt-modules", action="append", default=[], metavar="DIR:RELEASE",
                         help="the same from modules that were compiled elsewhere from the exported source: "
                              "DIR/<version>-<flavour>/nvidia*.ko; repeatable")
@@ -212,7 +242,8 @@ def main(argv: list[str] | None = None) -> int:
             parser.error("--out is missing")
         else:
             started = time.monotonic()
-            number = build(arguments.out.resolve(), max(1, arguments.jobs), headers, prebuilt, arguments.only)
+            number = build(arguments.out.resolve(), max(1, arguments.jobs), headers, prebuilt, arguments.only,
+                           arguments.headers_pool, arguments.cuda_key)
             print(f"{number} packages in {arguments.out} ({time.monotonic() - started:.0f} s)")
     except BuildError as error:
         print(f"build.py: {error}", file=sys.stderr)

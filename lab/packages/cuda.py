@@ -92,13 +92,11 @@ def toolkit() -> list[Package]:
 
 
 def keyring(distro: str) -> Package:
-    """Return cuda-keyring: it brings its own source file and a pin; the key file is the index builder's to add.
-
-    The list names the repository by /srv/lab, where nodes see it, and the keyring at its true path.
-    """
+    """Return cuda-keyring: it brings its own source file (with the place in a node) and a pin."""
     source = f"deb [signed-by=/usr/share/keyrings/cuda-archive-keyring.gpg] file:/srv/lab/cuda/{distro}/x86_64/ /\n"
     return Package("cuda-keyring", "1.1-1", "utils", "GPG keyring and source for the CUDA repository",
                    architecture="all", entries=[
+                       Entry("/usr/share/keyrings/cuda-archive-keyring.gpg", "artifact", "key:cuda"),
                        text(f"/etc/apt/sources.list.d/cuda-{distro}-x86_64.list", source),
                        text("/etc/apt/preferences.d/cuda-repository-pin-600", PIN_FILE)])
 

@@ -212,7 +212,7 @@ def transitional(old: str, style: Style) -> list[Package]:
 
 # Prebuilt modules: (suffix, driver, flavours). The kernels are Debian's, as the lab's nodes have them.
 PREBUILT = (("535-server", "535.288.01", ("proprietary", "open")), ("580-server", "580.126.20", ("open",)))
-PREBUILT_FILES = ("nvidia.ko", "nvidia-uvm.ko")
+PREBUILT_FILES = ("nvidia.ko",)
 # A kernel that no node runs, for the case that a driver package would bring a new kernel along.
 NEWER_KERNEL = "6.14.0-37-generic"
 
