@@ -18,13 +18,14 @@ import re
 import struct
 import sys
 import time
-from typing import Any, Callable
+from typing import Any, Callable, Mapping
 
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils import (
     _clock,
     _dpkg,
     _fstab,
     _pci,
+    _reach,
     _secureboot,
     _transaction_state,
 )
@@ -81,6 +82,25 @@ def collect(
         "fstab": _fstab.problems(read_text(root, "etc/fstab") or ""),
         "compiler": compiler(root),
     }
+
+
+def everything(runner: Runner, params: Mapping[str, Any], root: str = "/") -> dict[str, Any]:
+    """Return the facts of ``collect`` and whether the package sources answer, by the options of module node_info."""
+    sources: dict[str, Any] = {"entries": [], "error": ""}
+    addresses = None
+    if params["check_addresses"]:
+        sources = _reach.package_sources(runner)
+        addresses = _reach.check_all(
+            [*sources["entries"], *params["addresses"]],
+            _reach.apt_proxies(runner),
+            root,
+            params["timeout"],
+            params["deadline"],
+        )
+    lock = wait_for_lock(root, params["lock_wait"])
+    facts = dict(collect(runner, root), sources_error=sources["error"], addresses=addresses)
+    facts["packages"]["lock"] = lock
+    return facts
 
 
 def operating_system(root: str) -> dict[str, str]:

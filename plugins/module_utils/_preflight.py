@@ -43,6 +43,7 @@ DEFAULTS: dict[str, Any] = {
     "driver_state": "present",
     "driver_version": "",
     "driver_source": "distro",
+    "driver_repo": {},
     "driver_flavour": "auto",
     "driver_prefer_prebuilt": True,
     "cuda_releases": [],

@@ -9,7 +9,12 @@ from __future__ import annotations
 
 from typing import Any, Mapping, Sequence
 
-from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _compat
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils import (
+    _compat,
+    _dpkg,
+    _driver_flavour,
+    _driver_names,
+)
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._results import (
     ERROR,
     FAIL,
@@ -38,20 +43,22 @@ def findings(facts: Facts, want: Expected, data: _compat.Data, gpus: Sequence[_c
         return [*found, Finding("driver.version", _NODE, SKIPPED, hint="nvidia_driver_state is absent")]
     version = driver_version(want["driver_version"], data, str(facts["time"]))
     usable = version[0].status == OK
-    driver = str(want["driver_version"]) if usable else ""
+    driver = _dpkg.upstream_version(str(want["driver_version"])) if usable else ""
     return [
         *found,
         *version,
         *([support(driver, data, gpus)] if usable else []),
         *flavour(driver, want["driver_flavour"], data, gpus),
+        *repository(facts, want, data),
         secure_boot(facts, want),
-        *(cuda(want, data, gpus) if usable else []),
+        *(cuda(driver, want, data, gpus) if usable else []),
     ]
 
 
 def expected_gpus(expect: Any, gpus: Sequence[_compat.Match]) -> Finding:
     """Are there as many GPUs as the inventory says? (SVC-08)"""
     name, source, have = "node.gpus", "preflight_expect_gpus", len(gpus)
+    expect = _expectation(expect)
     value = f"{have} GPU(s) on the PCI bus" + (f": {_counted(gpus)}" if gpus else "")
     if isinstance(expect, bool):
         if expect and not gpus:
@@ -93,10 +100,13 @@ def driver_version(version: Any, data: _compat.Data, today: str) -> list[Finding
     if not text:
         hint = f"Set nvidia_driver_version to one exact release, for example 580.65.06; maintained branches: {advice}."
         return [Finding(name, _NODE, FAIL, "not set", "an exact version", _VERSION, hint)]
-    if not _compat.exact_driver(text):
-        hint = "Name one release in full, like 580.65.06: no branch, no pattern, no package revision."
+    upstream = _dpkg.upstream_version(text)
+    if not _compat.exact_driver(upstream):
+        hint = (
+            "Name one release in full, like 580.65.06, or a package's version, like 580.65.06-1; no branch or pattern."
+        )
         return [Finding(name, _NODE, FAIL, text, "an exact version", _VERSION, hint)]
-    row = _compat.branch_row(data, text)
+    row = _compat.branch_row(data, upstream)
     if row is None:
         known = ", ".join(str(one["branch"]) for one in data["branches"])
         hint = "Correct the version; a branch that is too new for this collection needs an update of the table."
@@ -136,6 +146,20 @@ def flavour(driver: str, wanted: Any, data: _compat.Data, gpus: Sequence[_compat
     return [Finding(name, _NODE, FAIL, problem, None, f"{_FLAVOUR}, {_DATA}") for problem in choice.problems]
 
 
+def repository(facts: Facts, want: Expected, data: _compat.Data) -> list[Finding]:
+    """Is the source one of those that exist, and its repository given with a key that has the right fingerprint?"""
+    name, source, variable = "driver.source", want["driver_source"], "nvidia_driver_source"
+    if source not in _driver_names.SOURCES:
+        wanted = ", ".join(_driver_names.SOURCES)
+        return [Finding(name, _NODE, FAIL, str(source), wanted, variable, "Choose one of them.")]
+    problems = []
+    if source != "distro":
+        problems = _driver_flavour.repository_problems(dict(want["driver_repo"], source=source), data, facts["os"])
+    if not problems:
+        return [Finding(name, _NODE, OK, source, None, variable)]
+    return [Finding("driver.repository", _NODE, FAIL, problem, None, variable) for problem in problems]
+
+
 def secure_boot(facts: Facts, want: Expected) -> Finding:
     """Would the firmware let a module load that is compiled on this node? (KRN-05)"""
     name, state = "node.secure_boot", facts["secure_boot"]
@@ -166,22 +190,22 @@ def secure_boot(facts: Facts, want: Expected) -> Finding:
     return Finding(name, _NODE, FAIL, f"{value}; {seen}", "an enrolled signing key", state["source"], hint)
 
 
-def cuda(want: Expected, data: _compat.Data, gpus: Sequence[_compat.Match]) -> list[Finding]:
+def cuda(driver: str, want: Expected, data: _compat.Data, gpus: Sequence[_compat.Match]) -> list[Finding]:
     """Does every wanted CUDA release run on the wanted driver and on the GPUs? (CUD-05)"""
     name, source = "driver.cuda", "preflight_cuda_releases"
-    version, found = str(want["driver_version"]), []
+    found = []
     for release in want["cuda_releases"]:
         target = f"CUDA {release}"
         if not _compat.valid_release(release):
             hint = "Write the release as text with its minor version."
             found.append(Finding(name, target, FAIL, str(release), 'for example "12.4"', source, hint))
             continue
-        verdict = _compat.check_cuda(data, str(release), version)
+        verdict = _compat.check_cuda(data, str(release), driver)
         refused = FAIL if want["cuda_policy"] == "refuse" else WARN
         if not verdict.ok:
             wanted = f"{verdict.minimum} or newer" if verdict.minimum else "a known release"
             hint = f"{verdict.ways_out}; or set preflight_cuda_policy: warn."
-            found.append(Finding(name, target, refused, f"driver {version}", wanted, f"{source}, {_DATA}", hint))
+            found.append(Finding(name, target, refused, f"driver {driver}", wanted, f"{source}, {_DATA}", hint))
             continue
         problems = _compat.cuda_problems(gpus, str(release))
         found.extend(Finding(name, target, refused, problem, None, f"{source}, {_DATA}") for problem in problems)
@@ -189,8 +213,20 @@ def cuda(want: Expected, data: _compat.Data, gpus: Sequence[_compat.Match]) -> l
             note = (
                 "" if verdict.native else "newer than the driver: minor-version compatibility, without PTX compilation"
             )
-            found.append(Finding(name, target, OK, f"driver {version}", f"{verdict.minimum} or newer", source, note))
+            found.append(Finding(name, target, OK, f"driver {driver}", f"{verdict.minimum} or newer", source, note))
     return found
+
+
+def _expectation(value: Any) -> Any:
+    """Return what text from the command line means: ``-e preflight_expect_gpus=8`` arrives as text."""
+    if isinstance(value, str):
+        text = value.strip().lower()
+        if text in ("true", "yes"):
+            return True
+        if text in ("false", "no"):
+            return False
+        return int(text) if text.isdigit() else value
+    return value
 
 
 def _counted(gpus: Sequence[_compat.Match]) -> str:

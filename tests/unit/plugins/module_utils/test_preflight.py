@@ -341,7 +341,11 @@ def test_addresses_that_were_not_asked_are_skipped():
         (7, 8, "fail"),
         (8, 4, "fail"),
         (0, 0, "ok"),
-        (8, "true", "fail"),
+        (8, "true", "ok"),
+        (0, "true", "fail"),
+        (0, "false", "ok"),
+        (8, "8", "ok"),
+        (8, "some", "fail"),
         (8, -1, "fail"),
         (8, None, "fail"),
     ],
@@ -383,6 +387,13 @@ def test_driver_version_has_to_be_exact_and_known(version, word):
     assert one.status == "fail" and word in one.value and "nvidia_driver_version" in one.source
 
 
+@pytest.mark.parametrize("version", ["580.65.06-1", "1:580.65.06-0ubuntu0.22.04.1"])
+def test_driver_version_may_be_that_of_a_package(version):
+    found = judge(facts(), driver_version=version, cuda_releases=["13.0"])
+    assert bad(found) == set()
+    assert only(found, "driver.cuda").value == "driver 580.65.06"
+
+
 def test_ended_branch_is_a_warning_that_names_living_ones():
     found = judge(facts(), driver_version="535.261.03")
     one = only(found, "driver.branch")
@@ -412,6 +423,27 @@ def test_drv_08_message_names_card_id_and_variable():
     one = only(judge(facts(gpus=("2901",)), driver_flavour="proprietary"), "driver.flavour")
     text = describe(one.as_dict())
     assert "B200 (10de:2901)" in text and "nvidia_driver_flavour" in text and "open" in text
+
+
+def test_unknown_source_names_the_known_ones():
+    one = only(judge(facts(), driver_source="runfile"), "driver.source")
+    assert one.status == "fail" and "distro, cuda_repo, local_repo" in one.expected
+
+
+@pytest.mark.parametrize(
+    ("repo", "variable"),
+    [
+        ({}, "nvidia_driver_repo_uri"),
+        ({"repo_uri": "https://mirror.example.com/cuda"}, "nvidia_driver_repo_key"),
+        (
+            {"repo_uri": "https://mirror.example.com/cuda", "repo_key": "key.asc", "key_text": "no key"},
+            "nvidia_driver_repo_key",
+        ),
+    ],
+)
+def test_repository_that_is_not_given_in_full_is_seen_before_changes(repo, variable):
+    one = only(judge(facts(), driver_source="cuda_repo", driver_repo=repo), "driver.repository")
+    assert one.status == "fail" and variable in one.value
 
 
 def test_absent_driver_needs_no_version():
