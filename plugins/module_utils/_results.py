@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any, Iterable
+from typing import Any, Iterable, Mapping
 
 OK = "ok"
 WARN = "warn"
@@ -60,7 +60,17 @@ class Finding:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the finding as the plain dictionary that modules, filters and reports exchange."""
-        return dataclasses.asdict(self)
+        # Not dataclasses.asdict: it rebuilds each container with its own type, which Ansible's lazy ones do not allow.
+        return {field.name: _copied(getattr(self, field.name)) for field in dataclasses.fields(self)}
+
+
+def _copied(value: Any) -> Any:
+    """Return plain data: dictionaries and lists in place of whatever kind of mapping and sequence came in."""
+    if isinstance(value, Mapping):
+        return {key: _copied(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_copied(item) for item in value]
+    return value
 
 
 def as_dicts(findings: Iterable[Finding]) -> list[dict[str, Any]]:

@@ -38,3 +38,15 @@ def test_unknown_status_and_skip_without_reason_are_refused():
 def test_a_finding_reads_as_one_line():
     line = results.describe(finding("fail", value=None, expected="535.261.03", source="nvidia_driver_version"))
     assert line == "driver.module [6.1.0-57-amd64]: null, wanted 535.261.03 (nvidia_driver_version). why"
+
+
+def test_values_become_plain_data_whatever_container_they_came_in():
+    class Lazy(list):
+        """As Ansible's lazy list: it cannot be made from a generator."""
+
+        def __init__(self):
+            super().__init__(["a", {"b": ("c",)}])
+
+    plain = finding("fail", value={"sources": Lazy()}).get("value")
+    assert plain == {"sources": ["a", {"b": ["c"]}]}
+    assert type(plain["sources"]) is list
