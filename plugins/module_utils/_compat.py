@@ -193,7 +193,7 @@ def matches(data: Data, devices: Iterable[Mapping[str, Any]]) -> list[Match]:
     found = []
     for device in devices:
         if is_gpu(data, str(device.get("vendor", "10de")), str(device.get("class", ""))):
-            found.append(match(data, str(device["device"]), str(device.get("subsystem") or "").split(":")[-1]))
+            found.append(match(data, str(device["device"]), str(device.get("subsystem") or "").rsplit(":", 1)[-1]))
     return found
 
 

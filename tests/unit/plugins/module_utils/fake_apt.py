@@ -92,7 +92,7 @@ class FakeNode(Runner):
         wanted, absent = {}, [word[:-1] for word in words if word.endswith("-") and word[:-1] in self.packages]
         pending = [word for word in words if not word.endswith("-")]
         while pending:
-            name, _, version = pending.pop().partition("=")
+            name, _sign, version = pending.pop().partition("=")
             offers = self.available.get(name, [])
             if version and version not in offers:
                 return None, f"E: Version '{version}' for '{name}' was not found"

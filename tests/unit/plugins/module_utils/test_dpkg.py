@@ -84,8 +84,8 @@ def test_upstream_version(version, upstream):
     ],
 )
 def test_versions_are_ordered_as_dpkg_orders_them(ordered):
-    for left, right in zip(ordered, ordered[1:]):
-        assert _dpkg.compare_versions(left, right) < 0
-        assert _dpkg.compare_versions(right, left) > 0
+    for older, newer in zip(ordered, ordered[1:]):
+        assert _dpkg.compare_versions(older, newer) < 0
+        assert _dpkg.compare_versions(newer, older) > 0
     assert _dpkg.compare_versions("1.00-1", "1.0-1") == 0
     assert _dpkg.compare_versions("1.0", "1.0-0") == 0
