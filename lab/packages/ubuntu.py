@@ -87,6 +87,8 @@ def libraries(style: Style) -> list[Package]:
     for soname, artifact in (("libnvidia-ml.so.1", f"nvml:{u}"), ("libcuda.so.1", f"cuda:{u}"),
                              ("libnvidia-ptxjitcompiler.so.1", "stub:libnvidia-ptxjitcompiler.so.1")):
         compute.entries += library(LIBDIR, soname, f"{soname.split('.so')[0]}.so.{u}", artifact)
+    if style.separate_tools:
+        compute.entries.append(program("/usr/bin/nvidia-smi", "tool:nvidia-smi"))
     result = [compute]
     for stem, soname, needs in (
             ("libnvidia-decode", "libnvcuvid.so.1", "libnvidia-compute"),
@@ -108,7 +110,9 @@ def libraries(style: Style) -> list[Package]:
 
 
 def tools(style: Style) -> list[Package]:
-    """Return nvidia-utils (nvidia-smi) and nvidia-compute-utils (persistence daemon, MPS)."""
+    """Return nvidia-utils (nvidia-smi) and nvidia-compute-utils (persistence daemon, MPS), where a branch has them."""
+    if style.separate_tools:
+        return []
     u = style.upstream
     utils = package(style, "nvidia-utils", "utils", "NVIDIA driver support binaries",
                     depends=style.needs("libnvidia-compute") + ", libc6 (>= 2.34)")
@@ -119,8 +123,7 @@ def tools(style: Style) -> list[Package]:
     compute.relations.update(style.only_one("nvidia-compute-utils"))
     for name in ("nvidia-cuda-mps-control", "nvidia-cuda-mps-server"):
         compute.entries.append(text(f"/usr/bin/{name}", shell_stand_in(name), 0o755))
-    if not style.separate_tools:
-        add_daemon(compute, u, style.daemon)
+    add_daemon(compute, u, style.daemon)
     return [utils, compute]
 
 
@@ -167,11 +170,12 @@ def kernel_side(style: Style, flavours: tuple[str, ...]) -> list[Package]:
 def metas(style: Style, flavours: tuple[str, ...]) -> list[Package]:
     """Return nvidia-headless-no-dkms, nvidia-headless and nvidia-driver for each flavour."""
     result = []
+    compute_utils, utils = ([], []) if style.separate_tools else (["nvidia-compute-utils"], ["nvidia-utils"])
     for flavour in flavours:
         tail = "-open" if flavour == "open" else ""
         plus = "+open" if tail else ""
-        compute = ["nvidia-kernel-common", "nvidia-kernel-source" + plus, "libnvidia-compute", "nvidia-compute-utils",
-                   "libnvidia-cfg1"]
+        compute = ["nvidia-kernel-common", "nvidia-kernel-source" + plus, "libnvidia-compute", "libnvidia-cfg1",
+                   *compute_utils]
         extra = f", nvidia-modprobe (>= {branch(style.upstream)})" if not style.exact else ""
         if style.separate_tools:
             extra += f", nvidia-persistenced (>= {style.upstream})"
@@ -181,8 +185,8 @@ def metas(style: Style, flavours: tuple[str, ...]) -> list[Package]:
             package(style, "nvidia-headless", "libs", f"NVIDIA headless metapackage ({flavour})", tail,
                     depends=style.needs(*compute, "nvidia-dkms" + plus) + extra),
             package(style, "nvidia-driver", "libs", f"NVIDIA driver metapackage ({flavour})", tail,
-                    depends=style.needs(*compute, "nvidia-dkms" + plus, "libnvidia-gl", "libnvidia-extra",
-                                        "nvidia-utils", "libnvidia-decode", "libnvidia-encode", "libnvidia-fbc1")
+                    depends=style.needs(*compute, "nvidia-dkms" + plus, "libnvidia-gl", "libnvidia-extra", *utils,
+                                        "libnvidia-decode", "libnvidia-encode", "libnvidia-fbc1")
                     + extra)]
     return result
 
