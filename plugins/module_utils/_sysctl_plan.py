@@ -266,6 +266,8 @@ def run(
         ProfileError: for a bad profile or a value that the kernel refuses.
     """
     items = read_profile(profile)
+    if os.path.dirname(path) != _sysctl.DIRECTORIES[0] or not path.endswith(".conf"):
+        raise ProfileError(f"path: {path} is no .conf file in {_sysctl.DIRECTORIES[0]}; nothing else is read at boot")
     live = live or _sysctl.Live(root, _sysctl.container_kind(root))
     plan = make_plan(items, _sysctl.Tree(root, path), live) if state == "present" else Plan()
     before = read_bytes(root, path)

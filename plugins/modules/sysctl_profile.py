@@ -38,7 +38,7 @@ options:
     type: dict
     default: {}
   path:
-    description: The file.
+    description: The file. Its name ends in C(.conf) and its directory is C(/etc/sysctl.d).
     type: path
     default: /etc/sysctl.d/90-gpu-node.conf
   state:

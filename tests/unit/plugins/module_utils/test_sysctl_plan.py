@@ -315,3 +315,9 @@ def test_all_faults_come_at_once():
     with pytest.raises(_sysctl_plan.ProfileError) as caught:
         _sysctl_plan.read_profile({"vm.a": True, "vm.b": None, "vm.c": 1, "vm/c": 2})
     assert len(str(caught.value).split("\n")) == 3
+
+
+@pytest.mark.parametrize("path", ["/etc/sysctl.conf", "/etc/sysctl.d/90-gpu-node", "/usr/lib/sysctl.d/x.conf"])
+def test_a_file_that_the_boot_does_not_read_is_refused(tree, path):
+    with pytest.raises(_sysctl_plan.ProfileError, match="nothing else is read at boot"):
+        run(tree, {}, path=path)
