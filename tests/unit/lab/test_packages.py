@@ -64,7 +64,7 @@ def offers(universe: str) -> dict:
         if universe_of(repository.path) != universe:
             continue
         found.setdefault(package.name, set()).add(package.version)
-        for name, _, version in (group[0] for group in alternatives(package.relations[PROVIDED_BY_LAB])) \
+        for name, _sign, version in (group[0] for group in alternatives(package.relations[PROVIDED_BY_LAB])) \
                 if package.relations.get(PROVIDED_BY_LAB) else ():
             found.setdefault(name, set()).add(version)
     return found
@@ -256,6 +256,6 @@ def test_filename_has_no_epoch():
 
 
 def test_every_driver_of_the_catalog_has_a_row():
-    used = {entry.data.split(":")[1] for _, package in ALL for entry in package.entries
+    used = {entry.data.split(":")[1] for _name, package in ALL for entry in package.entries
             if entry.kind == "artifact" and entry.data.startswith(("nvml:", "cuda:"))}
     assert used <= set(DRIVERS)
