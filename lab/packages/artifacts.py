@@ -149,8 +149,6 @@ def compile_modules(headers: Path, source: Path) -> None:
     """
     common = sorted(headers.parent.glob(f"{headers.name.rsplit('-', 1)[0]}-common"))
     where = ["-C", str(common[0]), f"O={headers}"] if common else ["-C", str(headers)]
-    if not shutil.which(kernel_compiler(headers)):
-        where.append("CC=gcc")
     execute(["make", *where, f"M={source}", "KCFLAGS=-g0", "CONFIG_DEBUG_INFO_BTF_MODULES=",
              f"STAND_IN_MODULES={' '.join(PREBUILT_MODULES)}", "modules"])
     for module in PREBUILT_MODULES:
@@ -168,14 +166,18 @@ def kernel_compiler(headers: Path) -> str:
 def unpack_headers(pool: Path, where: Path) -> dict[str, Path]:
     """Unpack the kernel headers among the .deb files below pool; return those that can be used here, by release.
 
-    Their helper programs were built for one Debian release and may not run on an older one: such kernels are left out.
+    Left out are kernels that want another compiler than this machine has, or whose helper programs do not run here, as is
+    the case with those of another Debian release.
     """
     for deb in sorted(pool.rglob("linux-*.deb")):
         if re.match(r"linux-(headers-\d.*-(amd64|common)|kbuild-\d.*)_", deb.name):
             execute(["dpkg-deb", "-x", str(deb), str(where)])
     result = {}
     for folder in sorted((where / "usr/src").glob("linux-headers-*-amd64")):
-        helper = folder / "scripts/mod/modpost"
+        helper, compiler = folder / "scripts/mod/modpost", kernel_compiler(folder)
+        if not shutil.which(compiler):
+            print(f"{folder.name}: no {compiler} here, no prebuilt modules for it", file=sys.stderr)
+            continue
         if not helper.exists() or subprocess.run([str(helper)], capture_output=True, check=False, cwd=where).returncode:
             print(f"{folder.name}: its programs do not run here, no prebuilt modules for it", file=sys.stderr)
             continue
