@@ -166,22 +166,29 @@ def kernel_compiler(headers: Path) -> str:
 def unpack_headers(pool: Path, where: Path) -> dict[str, Path]:
     """Unpack the kernel headers among the .deb files below pool; return those that can be used here, by release.
 
-    Left out are kernels that want another compiler than this machine has, or whose helper programs do not run here, as is
-    the case with those of another Debian release.
+    Left out are kernels that want another compiler than this machine has, or whose helper programs do not run here, as
+    is the case with those of another Debian release.
     """
-    for deb in sorted(pool.rglob("linux-*.deb")):
-        if re.match(r"linux-(headers-\d.*-(amd64|common)|kbuild-\d.*)_", deb.name):
-            execute(["dpkg-deb", "-x", str(deb), str(where)])
+    found = [deb for deb in sorted(pool.rglob("linux-*.deb"))
+             if re.match(r"linux-(headers-\d.*-(amd64|common)|kbuild-\d.*)_", deb.name)]
+    own = [deb for deb in found if "-amd64_" in deb.name and deb.name.startswith("linux-headers-")]
+    for deb in own:
+        execute(["dpkg-deb", "-x", str(deb), str(where)])
     result = {}
     for folder in sorted((where / "usr/src").glob("linux-headers-*-amd64")):
-        helper, compiler = folder / "scripts/mod/modpost", kernel_compiler(folder)
-        if not shutil.which(compiler):
+        compiler = kernel_compiler(folder)
+        if shutil.which(compiler):
+            result[folder.name.partition("linux-headers-")[2]] = folder
+        else:
             print(f"{folder.name}: no {compiler} here, no prebuilt modules for it", file=sys.stderr)
-            continue
+    for deb in found if result else ():
+        if deb not in own:
+            execute(["dpkg-deb", "-x", str(deb), str(where)])
+    for release, folder in list(result.items()):
+        helper = folder / "scripts/mod/modpost"
         if not helper.exists() or subprocess.run([str(helper)], capture_output=True, check=False, cwd=where).returncode:
             print(f"{folder.name}: its programs do not run here, no prebuilt modules for it", file=sys.stderr)
-            continue
-        result[folder.name.partition("linux-headers-")[2]] = folder
+            del result[release]
     return result
 
 
