@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Collection, Iterable, Mapping
+from typing import Collection, Iterable
 
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import list_dir, read_text
 
@@ -196,18 +196,6 @@ def plain_uri(uri: str) -> str:
     """Return an address in one form: no trailing slash, and ``file:/x`` for ``file:///x``."""
     plain = uri.rstrip("/")
     return re.sub(r"^(file|copy):/+", r"\1:/", plain)
-
-
-def origins(targets: Iterable[Mapping[str, str]], system: str) -> set[tuple[str, str]]:
-    """Return the (address, suite) pairs whose Release file names another origin than the distribution."""
-    names = {"debian": "debian", "ubuntu": "ubuntu"}
-    found = set()
-    for target in targets:
-        origin = target.get("Origin", "").lower()
-        if origin and origin != names[system]:
-            for suite in (target.get("Release", ""), target.get("Suite", ""), target.get("Codename", "")):
-                found.add((plain_uri(target.get("Repo-URI", "")), suite))
-    return found
 
 
 def _is_distribution(suite: str, codename: str) -> bool:

@@ -16,7 +16,12 @@ from ansible_collections.aiinfra.gpu_node.plugins.module_utils._universe import 
 Owned = Callable[[Offer], bool]
 
 #: What the distributions call themselves in their Release files; mirrors that change it are found by base-files.
-_DISTRIBUTIONS = frozenset({"debian", "ubuntu"})
+_DISTRIBUTIONS = ("debian", "ubuntu")
+
+
+def is_distribution(origin: str) -> bool:
+    """Whether the origin in a Release file is Debian or Ubuntu; Debian's backports say ``Debian Backports``."""
+    return origin.strip().lower().split(" ", 1)[0] in _DISTRIBUTIONS
 
 
 def owner(source: str, repo_uri: str, distribution: frozenset[str]) -> Owned:
@@ -28,8 +33,7 @@ def owner(source: str, repo_uri: str, distribution: frozenset[str]) -> Owned:
         distribution: Names of the distribution's origin on this node.
     """
     if source == "distro":
-        names = _DISTRIBUTIONS | frozenset(name.lower() for name in distribution)
-        return lambda offer: offer.origin.origin.lower() in names
+        return lambda offer: is_distribution(offer.origin.origin) or offer.origin.origin in distribution
     wanted = plain_uri(repo_uri)
     return lambda offer: plain_uri(offer.origin.uri) == wanted
 

@@ -15,11 +15,11 @@ from __future__ import annotations
 import datetime
 import os
 import tempfile
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Mapping, Sequence
 
-from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _apt_get, _dpkg
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _apt_get, _apt_space, _dpkg
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _transaction_state as _state
-from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import CommandResult, Runner, path_below, read_text
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import CommandResult, Runner, read_text
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._transaction_request import (
     REPAIR,
     Installed,
@@ -54,14 +54,14 @@ class Transaction:
         runner: Runner,
         root: str = "/",
         lock_timeout: int = 300,
-        space_margin: int = 512 * 1024 * 1024,
-        free_bytes: Callable[[str], tuple[int, int]] | None = None,
+        space_margin: int = _apt_space.MARGIN,
+        free_bytes: _apt_space.FreeBytes = _apt_space.free_bytes,
     ) -> None:
         self._runner = runner
         self._root = root
         self._lock_timeout = lock_timeout
         self._space_margin = space_margin
-        self._free_bytes = free_bytes or _free_bytes
+        self._free_bytes = free_bytes
 
     def run(self, request: Request, check: bool = False) -> Outcome:
         """Bring the node to what the request says; in check mode say what that would be.
@@ -140,12 +140,13 @@ class Transaction:
             simulation = self._simulate(arguments, before, request)
             if check and request.update_cache and any(text in simulation.error for text in _UNKNOWN):
                 # The lists that the real run reads first may know them; a check run changes nothing, lists included.
-                simulation = _apt_get.Simulation({name: ("", version or "candidate") for name, version in packages.items()}, {})
+                simulation = _apt_get.Simulation(
+                    {name: ("", version or "candidate") for name, version in packages.items()}, {}
+                )
             problems = judge(request, simulation, before)
             if problems:
-                raise TransactionError(
-                    "The transaction was refused, nothing was changed: {}.".format("; ".join(problems))
-                )
+                text = "; ".join(problems)
+                raise TransactionError(f"The transaction was refused, nothing was changed: {text}.")
             self._check_space(simulation)
         holds = self._holds(request, before, simulation)
         describe(outcome, simulation, before, holds)
@@ -288,20 +289,9 @@ class Transaction:
             return
         words = [f"{name}={new}" for name, (_old, new) in sorted(simulation.installs.items())]
         shown = self._runner.run(["apt-cache", "show", *words], timeout=120.0)
-        download, unpacked = _apt_get.sizes(shown.out)
-        parts = (("/var/cache/apt/archives", download), ("/usr", unpacked), ("/var", self._space_margin))
-        needs: dict[int, tuple[list[str], int, int]] = {}
-        for path, size in parts:
-            device, free = self._free_bytes(path_below(self._root, path))
-            paths, needed, _free = needs.get(device, ([], 0, 0))
-            needs[device] = ([*paths, path], needed + size, free)
-        for paths, needed, free in needs.values():
-            if free < needed:
-                raise TransactionError(
-                    f"Not enough room on the file system of {' and '.join(paths)}: {free >> 20} MiB are free, "
-                    f"{needed >> 20} MiB are needed (download {download >> 20}, unpacked {unpacked >> 20}, "
-                    f"to spare {self._space_margin >> 20}). Nothing was changed."
-                )
+        problem = _apt_space.problem(shown.out, self._root, self._space_margin, self._free_bytes)
+        if problem:
+            raise TransactionError(f"Nothing was changed: {problem}.")
 
     def _holds(self, request: Request, before: Installed, simulation: _apt_get.Simulation) -> frozenset[str]:
         there = (frozenset(before) | frozenset(simulation.installs)) - frozenset(simulation.removes)
@@ -346,10 +336,3 @@ class Transaction:
     def _dpkg(self, *arguments: str) -> CommandResult:
         command = ["dpkg", "--force-confdef", "--force-confold", *arguments]
         return self._runner.run(command, timeout=3 * _HOURS, env=_apt_get.ENVIRONMENT)
-
-
-def _free_bytes(path: str) -> tuple[int, int]:
-    while not os.path.exists(path):
-        path = os.path.dirname(path)
-    stat = os.statvfs(path)
-    return os.stat(path).st_dev, stat.f_bavail * stat.f_frsize

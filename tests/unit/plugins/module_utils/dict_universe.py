@@ -20,7 +20,7 @@ DEBIAN = Origin(
 )
 SECURITY = Origin("Debian", "Debian-Security", "stable-security", "bookworm-security", "http://sec.example/debian", "u")
 BACKPORTS = Origin(
-    "Debian", "Debian Backports", "stable-backports", "bookworm-backports", "http://b.example/debian", "u"
+    "Debian Backports", "Debian Backports", "stable-backports", "bookworm-backports", "http://b.example/debian", "u"
 )
 UBUNTU = Origin("Ubuntu", "Ubuntu", "noble", "noble", "http://mirror.example/ubuntu", "http://mirror.example/ubuntu/")
 CUDA = Origin("NVIDIA", "NVIDIA CUDA", "", "", "https://cuda.example", "https://cuda.example/debian12/x86_64/")

@@ -88,15 +88,6 @@ def test_ubuntu_lacks_restricted():
     assert "Components: restricted\n" in sources.distribution_text(found, "ubuntu", "noble")
 
 
-def test_origins_of_release_files_tell_strangers():
-    targets = [
-        {"Origin": "vendor", "Repo-URI": "https://vendor.example/apt/", "Release": "bookworm"},
-        {"Origin": "Debian", "Repo-URI": "http://mirror.example/debian/", "Release": "bookworm"},
-    ]
-    assert ("https://vendor.example/apt", "bookworm") in sources.origins(targets, "debian")
-    assert not any("mirror" in uri for uri, _suite in sources.origins(targets, "debian"))
-
-
 def test_cud_02_a_second_definition_of_a_repository_is_found_with_its_file():
     found = sources.parse_one_line("deb [signed-by=/k.gpg] https://cuda.example/debian12/x86_64/ /\n", "/cuda.list")
     text = "deb https://cuda.example/debian12/x86_64 /\ndeb http://o.example x main\n"
