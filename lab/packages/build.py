@@ -133,7 +133,8 @@ def inputs_hash(kernels: list[str]) -> str:
     """Return a hash of everything that decides the result, for a cache of the output."""
     digest = hashlib.sha256(repr(kernels).encode())
     for path in sorted(HERE.rglob("*")):
-        if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".md":
+        hidden = any(part.startswith((".", "__pycache__")) for part in path.relative_to(HERE).parts)
+        if path.is_file() and not hidden and path.suffix != ".md":
             digest.update(str(path.relative_to(HERE)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 
