@@ -11,6 +11,7 @@ import signal
 import subprocess
 
 import pytest
+
 from tests.lab.conftest import wait_until
 
 #: Where a run is killed: a shell test on the node that is true at that moment, and what dies.
