@@ -44,6 +44,7 @@ DEFAULTS: dict[str, Any] = {
     "driver_version": "",
     "driver_source": "distro",
     "driver_repo": {},
+    "driver_components": ["compute"],
     "driver_flavour": "auto",
     "driver_prefer_prebuilt": True,
     "cuda_releases": [],

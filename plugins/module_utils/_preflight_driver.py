@@ -49,6 +49,7 @@ def findings(facts: Facts, want: Expected, data: _compat.Data, gpus: Sequence[_c
         *version,
         *([support(driver, data, gpus)] if usable else []),
         *flavour(driver, want["driver_flavour"], data, gpus),
+        components(want["driver_components"]),
         *repository(facts, want, data),
         secure_boot(facts, want),
         *(cuda(driver, want, data, gpus) if usable else []),
@@ -144,6 +145,15 @@ def flavour(driver: str, wanted: Any, data: _compat.Data, gpus: Sequence[_compat
     if choice.flavour:
         return [Finding(name, _NODE, OK, choice.flavour, None, _FLAVOUR)]
     return [Finding(name, _NODE, FAIL, problem, None, f"{_FLAVOUR}, {_DATA}") for problem in choice.problems]
+
+
+def components(wanted: Any) -> Finding:
+    """Are the wanted parts of the driver ones that exist?"""
+    name, source, known = "driver.components", "nvidia_driver_components", _driver_names.COMPONENTS
+    if isinstance(wanted, (list, tuple)) and wanted and all(one in known for one in wanted):
+        return Finding(name, _NODE, OK, ", ".join(wanted), None, source)
+    hint = "Give a list of these words; compute is the least."
+    return Finding(name, _NODE, FAIL, str(wanted), f"a list of {', '.join(known)}", source, hint)
 
 
 def repository(facts: Facts, want: Expected, data: _compat.Data) -> list[Finding]:

@@ -446,6 +446,15 @@ def test_repository_that_is_not_given_in_full_is_seen_before_changes(repo, varia
     assert one.status == "fail" and variable in one.value
 
 
+@pytest.mark.parametrize(
+    ("components", "status"),
+    [(["compute"], "ok"), (["compute", "video", "mps"], "ok"), ([], "fail"), (["cuda"], "fail"), ("compute", "fail")],
+)
+def test_components_of_the_driver(components, status):
+    one = only(judge(facts(), driver_components=components), "driver.components")
+    assert (one.status, one.source) == (status, "nvidia_driver_components")
+
+
 def test_absent_driver_needs_no_version():
     found = judge(facts(), driver_state="absent", driver_version="")
     assert bad(found) == set()
