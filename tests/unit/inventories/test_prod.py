@@ -1,4 +1,4 @@
-"""The example inventory names every variable that a person would set, none that does not exist, and passes its checks."""
+"""The example inventory names every variable a person would set, none that does not exist, and passes its checks."""
 
 from __future__ import annotations
 
