@@ -18,6 +18,8 @@ PINS_PATH = "/etc/apt/preferences.d/gpu-node-nvidia.pref"
 BLACKLIST_PATH = "/etc/apt/apt.conf.d/52gpu-node-nvidia"
 NEEDRESTART_PATH = "/etc/needrestart/conf.d/gpu-node.conf"
 NOUVEAU_PATH = "/etc/modprobe.d/gpu-node-nouveau.conf"
+#: Ending of another package's source file that defines our repository a second time; apt passes over it silently.
+DIVERTED = ".gpu-node.disabled"
 
 #: Services that work on GPUs: restarting them behind the back of running work is what needrestart must not do.
 GPU_SERVICES = (

@@ -47,14 +47,22 @@ class AptState:
         root: Directory that stands for ``/``.
         sources_text: Content that our sources file shall have.
         key_text: The repository's public key; empty where the sources name keys of the node.
+        without: Names of source files that are left out.
     """
 
-    def __init__(self, runner: Runner, root: str = "/", sources_text: str = "", key_text: str = "") -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        root: str = "/",
+        sources_text: str = "",
+        key_text: str = "",
+        without: Iterable[str] = (),
+    ) -> None:
         self._runner = runner
         self._root = root
         self._directory = tempfile.mkdtemp(prefix="gpu_node-apt-")
         self._new = os.path.join(self._directory, "new.d")
-        self._build(sources_text, key_text)
+        self._build(sources_text, key_text, frozenset(without))
 
     def __enter__(self) -> AptState:
         return self
@@ -64,13 +72,13 @@ class AptState:
     ) -> None:
         shutil.rmtree(self._directory, ignore_errors=True)
 
-    def _build(self, sources_text: str, key_text: str) -> None:
+    def _build(self, sources_text: str, key_text: str, without: frozenset[str]) -> None:
         os.chmod(self._directory, 0o755)
         for name in ("lists/partial", "sources.d", "new.d", "preferences.d", "cache"):
             os.makedirs(os.path.join(self._directory, name))
-        self._link_all(LISTS, "lists")
-        self._link_all("etc/apt/sources.list.d", "sources.d", skip=os.path.basename(_apt_prefs.SOURCES_PATH))
-        self._link_all("etc/apt/preferences.d", "preferences.d", skip=os.path.basename(_apt_prefs.PINS_PATH))
+        self._link_all(LISTS, "lists", frozenset())
+        self._link_all("etc/apt/sources.list.d", "sources.d", without | {os.path.basename(_apt_prefs.SOURCES_PATH)})
+        self._link_all("etc/apt/preferences.d", "preferences.d", frozenset({os.path.basename(_apt_prefs.PINS_PATH)}))
         if key_text:
             key = os.path.join(self._directory, "key.asc")
             _write(key, key_text)
@@ -79,10 +87,10 @@ class AptState:
             for folder in ("sources.d", "new.d"):
                 _write(os.path.join(self._directory, folder, os.path.basename(_apt_prefs.SOURCES_PATH)), sources_text)
 
-    def _link_all(self, source: str, target: str, skip: str = "") -> None:
+    def _link_all(self, source: str, target: str, skip: frozenset[str]) -> None:
         for name in list_dir(self._root, source):
             path = os.path.abspath(path_below(self._root, f"{source}/{name}"))
-            if name not in (skip, "partial", "lock", "auxfiles") and os.path.isfile(path):
+            if name not in skip and name not in ("partial", "lock", "auxfiles") and os.path.isfile(path):
                 os.symlink(path, os.path.join(self._directory, target, name))
 
     def options(self, only_new: bool = False) -> list[str]:

@@ -115,11 +115,12 @@ class Closure:
             answer = {key: record.get(key) for key in _RECORDED}
             answer.update(already=True, to_install={}, to_remove=[], removes=[], needs_update=False)
         else:
-            answer = self._resolve(wanted, sources_text)
+            answer = self._resolve(wanted, sources_text, doubles)
         return self._complete(answer, wanted, sources_text, doubles)
 
-    def _resolve(self, wanted: Mapping[str, Any], sources_text: str) -> dict[str, Any]:
-        with AptState(self._runner, self._root, sources_text, wanted["key_text"]) as state:
+    def _resolve(self, wanted: Mapping[str, Any], sources_text: str, doubles: list[str]) -> dict[str, Any]:
+        without = [os.path.basename(path) for path in doubles]
+        with AptState(self._runner, self._root, sources_text, wanted["key_text"], without) as state:
             differs = (read_text(self._root, _apt_prefs.SOURCES_PATH) or "") != sources_text
             needs_update = differs or state.lacks_lists()
             if needs_update:
@@ -224,8 +225,9 @@ class Closure:
             files.append((_apt_prefs.NEEDRESTART_PATH, _apt_prefs.needrestart_text()))
         files.append((_apt_prefs.NOUVEAU_PATH, _apt_prefs.NOUVEAU_TEXT))
         wants = {path for path, _text in files}
-        stale = [
-            path
+        changed = [{"path": path, "content": text} for path, text in files if read_text(self._root, path) != text]
+        changed += [
+            {"path": path}
             for path in (_apt_prefs.KEY_PATH, _apt_prefs.SOURCES_PATH)
             if path not in wants and read_text(self._root, path) is not None
         ]
@@ -244,14 +246,13 @@ class Closure:
         answer.update(
             holds=sorted(members),
             repair_first=False,
-            files=[{"path": path, "content": text} for path, text in files if read_text(self._root, path) != text],
-            stale_files=stale,
-            doubled_sources=doubles,
+            files=changed,
+            doubled_sources=[{"path": path, "divert": path + _apt_prefs.DIVERTED} for path in doubles],
             sources_text=sources_text,
             blacklist_text=_apt_prefs.blacklist_text(members),
             stale_images=self._stale_images(wanted["kernels"]),
         )
-        answer["changes"] = not answer["already"] or bool(answer["files"] or stale or doubles)
+        answer["changes"] = not answer["already"] or bool(changed or doubles or answer["stale_images"])
         return answer
 
     def _stale_images(self, kernels: list[str]) -> list[str]:
@@ -344,12 +345,20 @@ class Closure:
             )
         outcome = self._transaction.run(Request(owner=OWNER, absent=names, purge=True), check)
         changed = [path for path, text in former.items() if text is not None]
+        diverted = self._diversions()
         if not check:
+            for path in diverted:
+                self._runner.run(["dpkg-divert", "--local", "--rename", "--remove", path])
             for path in changed:
                 self._write(path, None)
             _state.remove_file(self._root, _driver_record.RECORD)
-        outcome.changed = outcome.changed or bool(changed or record)
+        outcome.changed = outcome.changed or bool(changed or record or diverted)
         return outcome, [_diff(path, former[path], "") for path in changed]
+
+    def _diversions(self) -> list[str]:
+        """Return the source files of others that were diverted on our behalf."""
+        lines = (read_text(self._root, "var/lib/dpkg/diversions") or "").splitlines()
+        return [path for path, target in zip(lines[::3], lines[1::3]) if target == path + _apt_prefs.DIVERTED]
 
     def _write(self, path: str, text: str | None) -> None:
         if text is None:

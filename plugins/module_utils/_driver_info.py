@@ -34,6 +34,8 @@ from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import Runne
 
 RECORD = "var/lib/gpu_node/driver.json"
 KERNEL_HOLD = "var/lib/gpu_node/kernel_hold.json"
+#: A mark that is there while nothing runs belongs to a package transaction that a kill cut.
+TRANSACTION = "var/lib/gpu_node/transaction.json"
 LIBRARY_DIRECTORIES = (
     "usr/lib/x86_64-linux-gnu",
     "usr/lib/x86_64-linux-gnu/nvidia/current",
@@ -114,6 +116,7 @@ def collect(
         "package_database": {
             "unfinished": {package.name: package.status for package in _dpkg.unfinished(root)},
             "interrupted": _dpkg.interrupted(root),
+            "transaction": read_json(root, TRANSACTION),
         },
         "pins": [pin for pin in _driver_pins.read(root) if pin["kind"] == "version"],
         "unattended_upgrades": unattended_facts(runner, root),

@@ -51,11 +51,13 @@ options:
     type: str
     choices: [open, proprietary, ""]
     default: ""
-  flavour_fallback:
-    description: Flavour to take where the source lacks the first one in this version.
-    type: str
-    choices: [open, proprietary, ""]
-    default: ""
+  decision:
+    description:
+      - What the filter P(aiinfra.gpu_node.driver_request#filter) said, which then wins over O(flavour).
+      - C(flavour), C(fallback) (taken where the source lacks the first one in this version), and C(problems), which are
+        told together with what is found here.
+    type: dict
+    default: {}
   components:
     description: What of the driver is wanted.
     type: list
@@ -92,11 +94,6 @@ options:
     description: Whether modules that the distribution built and signed are taken where they exist.
     type: bool
     default: true
-  problems:
-    description: What was found wrong with the request already; told together with what is found here.
-    type: list
-    elements: str
-    default: []
   plan:
     description: What O(state=planned) returned.
     type: dict
@@ -169,7 +166,7 @@ plan:
       type: list
       elements: str
     files:
-      description: Files that differ from what they should be, with C(path) and C(content).
+      description: Files that differ from what they should be, C(path) and C(content); no content where one should go.
       type: list
       elements: dict
     pins_text:
@@ -207,10 +204,11 @@ from ansible_collections.aiinfra.gpu_node.plugins.module_utils._transaction_requ
 def request(params: dict[str, Any]) -> dict[str, Any]:
     """Return the module's options as a request."""
     own = params["source"] != "distro"
+    decision = params["decision"] or {"flavour": params["flavour"]}
     return {
         "version": params["version"],
         "source": params["source"],
-        "flavours": [flavour for flavour in (params["flavour"], params["flavour_fallback"]) if flavour],
+        "flavours": [flavour for flavour in (decision.get("flavour"), decision.get("fallback")) if flavour],
         "components": params["components"],
         "kernels": params["kernels"],
         "repo_uri": params["repo_uri"] if own else "",
@@ -219,7 +217,7 @@ def request(params: dict[str, Any]) -> dict[str, Any]:
         "key_text": params["repo_key"].strip() + "\n" if own and params["repo_key"] else "",
         "allow_redirect": params["allow_redirect"],
         "prefer_prebuilt": params["prefer_prebuilt"],
-        "problems": params["problems"],
+        "problems": list(decision.get("problems") or []),
     }
 
 
@@ -246,7 +244,7 @@ def main() -> None:
             "version": {"type": "str", "default": ""},
             "source": {"type": "str", "choices": list(SOURCES), "default": "distro"},
             "flavour": {"type": "str", "choices": choices, "default": ""},
-            "flavour_fallback": {"type": "str", "choices": choices, "default": ""},
+            "decision": {"type": "dict", "default": {}},
             "components": {"type": "list", "elements": "str", "choices": list(COMPONENTS), "default": ["compute"]},
             "kernels": {"type": "list", "elements": "str", "default": []},
             "repo_uri": {"type": "str", "default": ""},
@@ -255,7 +253,6 @@ def main() -> None:
             "repo_key": {"type": "str", "default": "", "no_log": False},
             "allow_redirect": {"type": "bool", "default": False},
             "prefer_prebuilt": {"type": "bool", "default": True},
-            "problems": {"type": "list", "elements": "str", "default": []},
             "plan": {"type": "dict"},
         },
         required_if=[("state", "present", ["plan"])],
