@@ -30,7 +30,7 @@ def _packages_key() -> str:
     if not (paths.PACKAGES / "build.py").exists():
         return ""
     extra = [overlay.SIMGPU] if overlay.SIMGPU.exists() else []
-    return digest([*files_below(paths.PACKAGES), *extra], paths.LAB)
+    return digest([*files_below(paths.PACKAGES), *extra], paths.LAB, keys.fingerprint("cuda"))
 
 
 def _simulated(log: Path) -> Path | None:
@@ -45,10 +45,33 @@ def _simulated(log: Path) -> Path | None:
         part.mkdir(parents=True)
         run(
             "building the simulated driver packages",
-            [sys.executable, str(paths.PACKAGES / "build.py"), "--out", str(part)],
+            [
+                sys.executable, str(paths.PACKAGES / "build.py"), "--out", str(part),
+                "--cuda-key", str(keys.public("cuda")),
+            ],
             log,
             {**os.environ, "LC_ALL": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"},
         )
+        part.rename(target)
+    return target
+
+
+def _with_modules(suite: Suite, pool: Path, key: str, log: Path) -> Path:
+    """The Ubuntu packages once more, with prebuilt modules for the kernels in the pool of real packages."""
+    target = paths.SIMULATED / ("%s-%s-%s" % (_packages_key(), suite.name, key))
+    if not target.exists():
+        part = target.with_name(target.name + ".part")
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        run(
+            "building prebuilt modules for the kernels of %s" % suite.name,
+            [
+                sys.executable, str(paths.PACKAGES / "build.py"), "--out", str(part),
+                "--only", "ubuntu/" + compose.UBUNTU_ON[suite.name][0], "--headers-pool", str(pool),
+            ],
+            log,
+            {**os.environ, "LC_ALL": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"},
+        )  # fmt: skip
         part.rename(target)
     return target
 
@@ -77,7 +100,9 @@ def _finish(ready: Ready, simulated: Path | None) -> None:
         say("[%s] local repositories" % suite.name)
         part = ready.repository.with_suffix(".part")
         shutil.rmtree(part, ignore_errors=True)
-        compose.compose(suite, wanted.index(), wanted.folder, simulated, part)
+        log = paths.LOGS / ("modules-%s.log" % suite.name)
+        modules = _with_modules(suite, wanted.folder / "pool", wanted.key, log) if simulated else None
+        compose.compose(suite, wanted.index(), wanted.folder, simulated, part, modules)
         part.rename(ready.repository)
     name = "gpulab-build-%s-%s" % (suite.name, uuid.uuid4().hex[:6])
     say("[%s] finishing the image" % suite.name)
@@ -89,7 +114,7 @@ def _finish(ready: Ready, simulated: Path | None) -> None:
         overlay.apply_to_container(suite, name)
         docker.docker("exec", "-e", "DEBIAN_FRONTEND=noninteractive", name, "/usr/lib/gpu-node-lab/install.sh", "late")
         docker.docker(
-            "commit", "--change", 'CMD ["/sbin/init"]', "--change", "LABEL %s-image=1" % paths.LABEL, name, ready.image,
+            "commit", "--change", 'CMD ["/usr/lib/gpu-node-lab/lab-init"]', "--change", "LABEL %s-image=1" % paths.LABEL, name, ready.image,
         )  # fmt: skip
         docker.docker("tag", ready.image, "%s:%s" % (paths.IMAGE_NAME, suite.name))
     finally:
@@ -143,7 +168,7 @@ def prune() -> None:
         keep_images.update((ready.image, wanted.image, "%s:%s" % (paths.IMAGE_NAME, suite.name)))
         keep_folders.update((ready.repository, wanted.folder))
     if _packages_key():
-        keep_folders.add(paths.SIMULATED / _packages_key())
+        keep_folders.update(paths.SIMULATED.glob(_packages_key() + "*"))
     used = docker.docker("ps", "-a", "--filter", "label=" + paths.LABEL, "--format", '{{.Image}} {{.Label "%s.repository"}}' % paths.LABEL)
     for row in used.splitlines():
         image, _, repository = row.partition(" ")

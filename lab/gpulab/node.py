@@ -17,7 +17,7 @@ LIKE = {"ubuntu-22.04": "bookworm", "ubuntu-24.04": "trixie"}
 # No --privileged: it asks for CAP_SYS_RESOURCE, which is withheld inside many virtual machines and containers.
 RUN_FLAGS = (
     "--cap-add", "ALL", "--cap-drop", "SYS_RESOURCE", "--security-opt", "seccomp=unconfined", "--cgroupns=private",
-    "--tmpfs", "/run:exec,mode=755", "--tmpfs", "/tmp:exec,mode=1777", "-v", "/sys/fs/cgroup:/sys/fs/cgroup:rw",
+    "--tmpfs", "/run:exec,mode=755", "--tmpfs", "/tmp:exec,mode=1777",
     "--restart", "unless-stopped", "--stop-signal", "SIGRTMIN+3",
 )  # fmt: skip
 
