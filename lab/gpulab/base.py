@@ -56,11 +56,11 @@ class Base:
 
     @property
     def folder(self) -> Path:
-        return paths.BASES / ("%s-%s" % (self.suite.name, self.key))
+        return paths.BASES / (f"{self.suite.name}-{self.key}")
 
     @property
     def image(self) -> str:
-        return "%s-base:%s-%s" % (paths.IMAGE_NAME, self.suite.name, self.key)
+        return f"{paths.IMAGE_NAME}-base:{self.suite.name}-{self.key}"
 
     def complete(self) -> bool:
         return (self.folder / "index.json").exists() and docker.image_exists(self.image)
@@ -82,7 +82,7 @@ def _bootstrap(suite: Suite, root: Path, archives: Path, log: Path) -> None:
     archives.mkdir(parents=True, exist_ok=True)
     cache = str(archives)
     run(
-        "[%s] base system with mmdebstrap" % suite.name,
+        f"[{suite.name}] base system with mmdebstrap",
         [
             "mmdebstrap",
             "--mode=root",
@@ -91,8 +91,8 @@ def _bootstrap(suite: Suite, root: Path, archives: Path, log: Path) -> None:
             "--include=" + ",".join(BASE_PACKAGES),
             *("--dpkgopt=" + option for option in _NO_DOCS),
             '--setup-hook=mkdir -p "$1"/var/cache/apt/archives/',
-            "--setup-hook=sync-in '%s' /var/cache/apt/archives/" % cache,
-            "--customize-hook=sync-out /var/cache/apt/archives '%s'" % cache,
+            f"--setup-hook=sync-in '{cache}' /var/cache/apt/archives/",
+            f"--customize-hook=sync-out /var/cache/apt/archives '{cache}'",
             "--skip=download/empty",
             "--skip=essential/unlink",
             "--skip=cleanup/apt",
@@ -106,7 +106,9 @@ def _bootstrap(suite: Suite, root: Path, archives: Path, log: Path) -> None:
 
 def _lists(root: Path) -> dict[str, tuple[Path, Path]]:
     """archive -> (Packages, InRelease) as apt in the root file system has them."""
-    shown = chroot.ask(root, "apt-get indextargets --format '$(CODENAME) $(COMPONENT) $(FILENAME)' 'Created-By: Packages'")
+    shown = chroot.ask(
+        root, "apt-get indextargets --format '$(CODENAME) $(COMPONENT) $(FILENAME)' 'Created-By: Packages'"
+    )
     found: dict[str, tuple[Path, Path]] = {}
     for line in shown.splitlines():
         archive, component, name = line.split()
@@ -130,20 +132,22 @@ def _kernels(suite: Suite, lists: dict[str, tuple[Path, Path]]) -> tuple[list[st
                 names.append(head["Depends"].split()[0])
                 found.append((head["Package"], head["Version"], head["Architecture"]))
     if not names:
-        raise LabError("no linux-image-amd64 in the package lists of %s" % ", ".join(suite.kernel_suites))
+        raise LabError("no linux-image-amd64 in the package lists of {}".format(", ".join(suite.kernel_suites)))
     return names, found
 
 
-def _download(suite: Suite, root: Path, archives: Path, log: Path) -> tuple[set[tuple[str, str, str]], dict[str, tuple[Path, Path]]]:
+def _download(
+    suite: Suite, root: Path, archives: Path, log: Path
+) -> tuple[set[tuple[str, str, str]], dict[str, tuple[Path, Path]]]:
     """Downloads the closure into the cache; returns it as (package, version, architecture), and the package lists."""
     for name in ("resolv.conf", "hosts"):
         shutil.copy("/etc/" + name, root / "etc" / name)
     sources = (root / "etc/apt/sources.list").read_text(encoding="utf-8")
-    line = next(row for row in sources.splitlines() if " %s main" % suite.name in row)
+    line = next(row for row in sources.splitlines() if f" {suite.name} main" in row)
     extra = root / "etc/apt/sources.list.d/backports.list"
-    extra.write_text(line.replace(" %s " % suite.name, " %s-backports " % suite.name) + "\n", encoding="utf-8")
+    extra.write_text(line.replace(f" {suite.name} ", f" {suite.name}-backports ") + "\n", encoding="utf-8")
     binds = {archives: "/var/cache/apt/archives"}
-    chroot.inside("[%s] package lists" % suite.name, root, "apt-get -o Acquire::Languages=none update", log, binds)
+    chroot.inside(f"[{suite.name}] package lists", root, "apt-get -o Acquire::Languages=none update", log, binds)
     lists = _lists(root)
 
     found: set[tuple[str, str, str]] = set()
@@ -153,7 +157,7 @@ def _download(suite: Suite, root: Path, archives: Path, log: Path) -> tuple[set[
     shown = chroot.ask(
         root,
         "dpkg-query -W -f 'Inst ${Package} (${Version} . [${Architecture}])\\n'\n"
-        + "\n".join("%s -s install %s" % (apt, group) for group in groups),
+        + "\n".join(f"{apt} -s install {group}" for group in groups),
         binds,
     )
     for row in shown.splitlines():
@@ -161,9 +165,9 @@ def _download(suite: Suite, root: Path, archives: Path, log: Path) -> tuple[set[
         if match:
             found.add((match.group(1), match.group(2), match.group(3)))
     found.update(metas)
-    commands = ["%s --download-only install %s" % (apt, group) for group in groups]
+    commands = [f"{apt} --download-only install {group}" for group in groups]
     commands.append("cd /var/cache/apt/archives")
-    commands.append("%s download %s" % (apt, " ".join("%s=%s" % meta[:2] for meta in metas)))
+    commands.append("{} download {}".format(apt, " ".join("{}={}".format(*meta[:2]) for meta in metas)))
     chroot.inside(
         "[%s] %d real packages into %s" % (suite.name, len(found), archives.relative_to(paths.ROOT)),
         root,
@@ -175,7 +179,12 @@ def _download(suite: Suite, root: Path, archives: Path, log: Path) -> tuple[set[
 
 
 def _index(
-    suite: Suite, folder: Path, archives: Path, found: set[tuple[str, str, str]], lists: dict[str, tuple[Path, Path]], log: Path
+    suite: Suite,
+    folder: Path,
+    archives: Path,
+    found: set[tuple[str, str, str]],
+    lists: dict[str, tuple[Path, Path]],
+    log: Path,
 ) -> None:
     """Index fragments and pool of the real packages, taken over from the archive's own lists."""
     data: dict[str, dict[str, object]] = {}
@@ -192,7 +201,7 @@ def _index(
                 continue
             source = archives / debs.archive_name(*ident)
             if not source.exists():
-                raise LabError("%s was not downloaded" % source.name)
+                raise LabError(f"{source.name} was not downloaded")
             if _SMALL.match(ident[0]) and "kernel" in head.get("Section", ""):
                 source = repack.repack(source, log)
                 stanza = debs.replace_fields(stanza, debs.file_fields(source))
@@ -207,7 +216,7 @@ def _index(
 
 
 def _import(base: Base, root: Path, log: Path) -> None:
-    say("[%s] importing the base image" % base.suite.name)
+    say(f"[{base.suite.name}] importing the base image")
     with log.open("ab") as out:
         pack = subprocess.Popen(["tar", "-C", str(root), "-c", "."], stdout=subprocess.PIPE, stderr=out)
         done = subprocess.run(
@@ -218,7 +227,7 @@ def _import(base: Base, root: Path, log: Path) -> None:
             check=False,
         )
         if pack.wait() != 0 or done.returncode != 0:
-            raise LabError("docker import of the %s base failed, see %s" % (base.suite.name, log))
+            raise LabError(f"docker import of the {base.suite.name} base failed, see {log}")
 
 
 def build(base: Base) -> None:
@@ -226,7 +235,7 @@ def build(base: Base) -> None:
     suite = base.suite
     if base.complete():
         return
-    log = paths.LOGS / ("base-%s.log" % suite.name)
+    log = paths.LOGS / (f"base-{suite.name}.log")
     log.unlink(missing_ok=True)
     root = paths.WORK / ("root-" + suite.name)
     partial = base.folder.with_suffix(".part")
@@ -249,7 +258,7 @@ def build(base: Base) -> None:
         (root / "etc/apt/sources.list").unlink()
         overlay.apply_to_tree(suite, root, log)
         chroot.inside(
-            "[%s] kernel and boot loader into the base image" % suite.name,
+            f"[{suite.name}] kernel and boot loader into the base image",
             root,
             "/usr/lib/gpu-node-lab/install.sh early\n" + _NODE_SETUP.format(packages=" ".join(NODE_PACKAGES)),
             log,

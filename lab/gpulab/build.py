@@ -46,8 +46,12 @@ def _simulated(log: Path) -> Path | None:
         run(
             "building the simulated driver packages",
             [
-                sys.executable, str(paths.PACKAGES / "build.py"), "--out", str(part),
-                "--cuda-key", str(keys.public("cuda")),
+                sys.executable,
+                str(paths.PACKAGES / "build.py"),
+                "--out",
+                str(part),
+                "--cuda-key",
+                str(keys.public("cuda")),
             ],
             log,
             {**os.environ, "LC_ALL": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"},
@@ -58,13 +62,13 @@ def _simulated(log: Path) -> Path | None:
 
 def _with_modules(suite: Suite, pool: Path, key: str, log: Path) -> Path:
     """The Ubuntu packages once more, with prebuilt modules for the kernels in the pool of real packages."""
-    target = paths.SIMULATED / ("%s-%s-%s" % (_packages_key(), suite.name, key))
+    target = paths.SIMULATED / (f"{_packages_key()}-{suite.name}-{key}")
     if not target.exists():
         part = target.with_name(target.name + ".part")
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
         run(
-            "building prebuilt modules for the kernels of %s" % suite.name,
+            f"building prebuilt modules for the kernels of {suite.name}",
             [
                 sys.executable, str(paths.PACKAGES / "build.py"), "--out", str(part),
                 "--only", "ubuntu/" + compose.UBUNTU_ON[suite.name][0], "--headers-pool", str(pool),
@@ -83,8 +87,8 @@ def _ready(suite: Suite) -> Ready:
     key = digest([here / "compose.py", here / "debs.py"], here, wanted.key, _packages_key(), overlay.key(suite))
     return Ready(
         suite,
-        "%s:%s-%s" % (paths.IMAGE_NAME, suite.name, key),
-        paths.REPOS / ("%s-%s" % (suite.name, key)),
+        f"{paths.IMAGE_NAME}:{suite.name}-{key}",
+        paths.REPOS / (f"{suite.name}-{key}"),
     )
 
 
@@ -97,26 +101,26 @@ def _finish(ready: Ready, simulated: Path | None) -> None:
     suite = ready.suite
     wanted = base.wanted(suite)
     if not ready.repository.is_dir():
-        say("[%s] local repositories" % suite.name)
+        say(f"[{suite.name}] local repositories")
         part = ready.repository.with_suffix(".part")
         shutil.rmtree(part, ignore_errors=True)
-        log = paths.LOGS / ("modules-%s.log" % suite.name)
+        log = paths.LOGS / (f"modules-{suite.name}.log")
         modules = _with_modules(suite, wanted.folder / "pool", wanted.key, log) if simulated else None
         compose.compose(suite, wanted.index(), wanted.folder, simulated, part, modules)
         part.rename(ready.repository)
-    name = "gpulab-build-%s-%s" % (suite.name, uuid.uuid4().hex[:6])
-    say("[%s] finishing the image" % suite.name)
+    name = f"gpulab-build-{suite.name}-{uuid.uuid4().hex[:6]}"
+    say(f"[{suite.name}] finishing the image")
     try:
         docker.docker(
             "run", "-d", "--name", name, "--network", "none", "--label", paths.LABEL + "-build=1",
-            "-v", "%s:/srv/lab:ro" % ready.repository, wanted.image, "/bin/sleep", "600",
+            "-v", f"{ready.repository}:/srv/lab:ro", wanted.image, "/bin/sleep", "600",
         )  # fmt: skip
         overlay.apply_to_container(suite, name)
         docker.docker("exec", "-e", "DEBIAN_FRONTEND=noninteractive", name, "/usr/lib/gpu-node-lab/install.sh", "late")
         docker.docker(
-            "commit", "--change", 'CMD ["/usr/lib/gpu-node-lab/lab-init"]', "--change", "LABEL %s-image=1" % paths.LABEL, name, ready.image,
+            "commit", "--change", 'CMD ["/usr/lib/gpu-node-lab/lab-init"]', "--change", f"LABEL {paths.LABEL}-image=1", name, ready.image,
         )  # fmt: skip
-        docker.docker("tag", ready.image, "%s:%s" % (paths.IMAGE_NAME, suite.name))
+        docker.docker("tag", ready.image, f"{paths.IMAGE_NAME}:{suite.name}")
     finally:
         docker.docker("rm", "-f", name, check=False)
 
@@ -165,11 +169,18 @@ def prune() -> None:
     keep_images, keep_folders = set(), set()
     for suite in SUITES.values():
         ready, wanted = _ready(suite), base.wanted(suite)
-        keep_images.update((ready.image, wanted.image, "%s:%s" % (paths.IMAGE_NAME, suite.name)))
+        keep_images.update((ready.image, wanted.image, f"{paths.IMAGE_NAME}:{suite.name}"))
         keep_folders.update((ready.repository, wanted.folder))
     if _packages_key():
         keep_folders.update(paths.SIMULATED.glob(_packages_key() + "*"))
-    used = docker.docker("ps", "-a", "--filter", "label=" + paths.LABEL, "--format", '{{.Image}} {{.Label "%s.repository"}}' % paths.LABEL)
+    used = docker.docker(
+        "ps",
+        "-a",
+        "--filter",
+        "label=" + paths.LABEL,
+        "--format",
+        f'{{{{.Image}}}} {{{{.Label "{paths.LABEL}.repository"}}}}',
+    )
     for row in used.splitlines():
         image, _, repository = row.partition(" ")
         keep_images.add(image)
@@ -182,7 +193,7 @@ def prune() -> None:
     for parent in (paths.REPOS, paths.BASES, paths.SIMULATED):
         for folder in parent.iterdir() if parent.is_dir() else []:
             if folder not in keep_folders and folder.suffix != ".part":
-                say("removing %s" % folder.relative_to(paths.ROOT))
+                say(f"removing {folder.relative_to(paths.ROOT)}")
                 shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -190,5 +201,5 @@ def check_names(names: list[str]) -> list[str]:
     """Refuses unknown suites."""
     for name in names:
         if name not in SUITES:
-            raise LabError("no suite %r; there are: %s" % (name, ", ".join(SUITES)))
+            raise LabError("no suite {!r}; there are: {}".format(name, ", ".join(SUITES)))
     return names or list(SUITES)

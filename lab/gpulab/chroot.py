@@ -37,8 +37,8 @@ def _argv(root: Path, script: str, binds: Mapping[Path, str]) -> list[str]:
     text = _PRELUDE.format(root=shlex.quote(str(root)))
     for source, target in binds.items():
         inside = shlex.quote(str(root) + target)
-        text += "mkdir -p %s\nmount --bind %s %s\n" % (inside, shlex.quote(str(source)), inside)
-    text += "exec chroot %s /bin/sh -euc %s\n" % (shlex.quote(str(root)), shlex.quote(script))
+        text += f"mkdir -p {inside}\nmount --bind {shlex.quote(str(source))} {inside}\n"
+    text += f"exec chroot {shlex.quote(str(root))} /bin/sh -euc {shlex.quote(script)}\n"
     return [
         "unshare",
         "--mount",
@@ -65,5 +65,5 @@ def ask(root: Path, script: str, binds: Mapping[Path, str] | None = None) -> str
         _argv(root, script, binds or {}), capture_output=True, text=True, check=False, env=ENVIRONMENT, timeout=600
     )
     if done.returncode != 0:
-        raise LabError("in %s: `%s` failed: %s" % (root, script.strip()[:200], done.stderr.strip()[-1500:]))
+        raise LabError(f"in {root}: `{script.strip()[:200]}` failed: {done.stderr.strip()[-1500:]}")
     return done.stdout

@@ -61,7 +61,7 @@ def _dispatch(options: argparse.Namespace) -> int:
         if options.prune:
             build.prune()
         for item in ready.values():
-            say("%s: image %s, repositories %s" % (item.suite.name, item.image, item.repository.relative_to(paths.ROOT)))
+            say(f"{item.suite.name}: image {item.image}, repositories {item.repository.relative_to(paths.ROOT)}")
         return 0
     if options.command == "up":
         count = 0 if options.no_gpu else options.gpus
@@ -104,7 +104,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return _dispatch(options)
     except LabError as error:
-        print("gpulab: %s" % error, file=sys.stderr)
+        print(f"gpulab: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         stop_children()

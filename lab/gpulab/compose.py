@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The tree that a node sees under /srv/lab: Debian, CUDA and Ubuntu repositories, indexed and signed.
 
-    debian/          the suites of one Debian release: main holds real packages, contrib, non-free and
-                     non-free-firmware hold the simulated driver
-    cuda/            flat repository with the names of NVIDIA's own (suite "/"), for Debian; below it each
-                     distribution's own, as cuda/ubuntu2204/x86_64
-    ubuntu/          the Ubuntu suite that is played on this Debian release
-    keys/            public keys and their fingerprints
+debian/          the suites of one Debian release: main holds real packages, contrib, non-free and
+                 non-free-firmware hold the simulated driver
+cuda/            flat repository with the names of NVIDIA's own (suite "/"), for Debian; below it each
+                 distribution's own, as cuda/ubuntu2204/x86_64
+ubuntu/          the Ubuntu suite that is played on this Debian release
+keys/            public keys and their fingerprints
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def dist(target: Path, name: str, release: debs.Release, components: Mapping[str
     indexes: dict[str, bytes] = {}
     for component, stanzas in components.items():
         data = debs.packages_text(stanzas)
-        indexes["%s/binary-amd64/Packages" % component] = data
-        indexes["%s/binary-amd64/Packages.gz" % component] = debs.compressed(data)
+        indexes[f"{component}/binary-amd64/Packages"] = data
+        indexes[f"{component}/binary-amd64/Packages.gz"] = debs.compressed(data)
     for path, data in indexes.items():
         _write(folder / path, data)
     _write(folder / "Release", release.text(indexes, now, components).encode())
@@ -63,13 +63,15 @@ def _simulated(folder: Path | None, target: Path, pool: str) -> list[str]:
         return []
     found = []
     for deb in sorted(folder.rglob("*.deb")):
-        name = "%s/%s" % (pool, deb.name)
+        name = f"{pool}/{deb.name}"
         _link(deb, target / name)
         found.append(debs.deb_stanza(deb, name))
     return found
 
 
-def _debian(suite: Suite, index: Mapping[str, Mapping[str, object]], simulated: Path | None, target: Path, now: float) -> list[Path]:
+def _debian(
+    suite: Suite, index: Mapping[str, Mapping[str, object]], simulated: Path | None, target: Path, now: float
+) -> list[Path]:
     releases = []
     for archive in suite.archives:
         part = index[archive]
@@ -77,13 +79,15 @@ def _debian(suite: Suite, index: Mapping[str, Mapping[str, object]], simulated: 
         components["main"] = list(part["stanzas"])  # type: ignore[call-overload]
         for component in COMPONENTS:
             folder = simulated / "debian" / archive / component if simulated else None
-            components[component] += _simulated(folder, target, "pool/%s/lab/%s" % (component, archive))
+            components[component] += _simulated(folder, target, f"pool/{component}/lab/{archive}")
         release = debs.Release(dict(part["release"]))  # type: ignore[call-overload]
         releases.append(dist(target, archive, release, components, now))
     return releases
 
 
-def _ubuntu(suite: Suite, index: Mapping[str, Mapping[str, object]], simulated: Path | None, target: Path, now: float) -> list[Path]:
+def _ubuntu(
+    suite: Suite, index: Mapping[str, Mapping[str, object]], simulated: Path | None, target: Path, now: float
+) -> list[Path]:
     """Ubuntu's names and origins; the tool chain in main is Debian's, because the stand-in's user space is."""
     codename, version = UBUNTU_ON[suite.name]
     components: dict[str, list[str]] = {name: [] for name in UBUNTU_COMPONENTS}
@@ -106,7 +110,7 @@ def _ubuntu(suite: Suite, index: Mapping[str, Mapping[str, object]], simulated: 
 
 def _flat(found: list[Path], target: Path, now: float) -> Path:
     """Writes the index of these .deb files, which lie below target; returns its Release file, still to be signed."""
-    data = debs.packages_text([debs.deb_stanza(deb, "./%s" % deb.relative_to(target)) for deb in found])
+    data = debs.packages_text([debs.deb_stanza(deb, f"./{deb.relative_to(target)}") for deb in found])
     indexes = {"Packages": data, "Packages.gz": debs.compressed(data)}
     for name, content in indexes.items():
         _write(target / name, content)
@@ -130,7 +134,11 @@ def _link_tree(source: Path, target: Path) -> None:
 
 
 def compose(
-    suite: Suite, index: Mapping[str, Mapping[str, object]], base: Path, simulated: Path | None, target: Path,
+    suite: Suite,
+    index: Mapping[str, Mapping[str, object]],
+    base: Path,
+    simulated: Path | None,
+    target: Path,
     modules: Path | None = None,
 ) -> None:
     """Writes the whole tree.

@@ -61,8 +61,8 @@ def replace_fields(stanza: str, new: dict[str, str]) -> str:
         if not skipping:
             lines.append(line)
         elif left.get(name):
-            lines.append("%s: %s" % (name, left.pop(name)))
-    lines.extend("%s: %s" % (name, value) for name, value in left.items() if value)
+            lines.append(f"{name}: {left.pop(name)}")
+    lines.extend(f"{name}: {value}" for name, value in left.items() if value)
     return "\n".join(lines)
 
 
@@ -84,7 +84,7 @@ def deb_stanza(path: Path, filename: str) -> str:
 
 def archive_name(package: str, version: str, architecture: str) -> str:
     """How apt names a downloaded file."""
-    return "%s_%s_%s.deb" % (package, version.replace(":", "%3a"), architecture)
+    return "{}_{}_{}.deb".format(package, version.replace(":", "%3a"), architecture)
 
 
 @dataclass
@@ -104,7 +104,7 @@ class Release:
 
     def text(self, indexes: dict[str, bytes], now: float, components: Iterable[str] = ()) -> str:
         """The Release file over these index files."""
-        lines = ["%s: %s" % item for item in self.fields.items()]
+        lines = ["{}: {}".format(*item) for item in self.fields.items()]
         lines.append("Date: " + email.utils.formatdate(now, usegmt=True).replace("GMT", "UTC"))
         names = list(components)
         if names:

@@ -48,15 +48,15 @@ def ensure_tools() -> None:
     if not missing:
         return
     if os.geteuid() != 0:
-        raise LabError("%s missing: run `gpulab setup` as root, or install them" % ", ".join(missing))
+        raise LabError("{} missing: run `gpulab setup` as root, or install them".format(", ".join(missing)))
     if shutil.which("apt-get") is None:
-        raise LabError("%s missing, and this machine has no apt-get to install them" % ", ".join(missing))
+        raise LabError("{} missing, and this machine has no apt-get to install them".format(", ".join(missing)))
     log = paths.LOGS / "host.log"
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
     try:
         run("refreshing this machine's package lists", ["apt-get", "update"], log, env)
     except LabError as error:  # one unreachable source must not stop us if the packages are to be had
-        say("package lists only partly refreshed (%s)" % str(error).splitlines()[0])
+        say(f"package lists only partly refreshed ({str(error).splitlines()[0]})")
     if "docker.io" in missing and output(["apt-cache", "search", "--names-only", "^docker-cli$"], check=False).strip():
         missing.append("docker-cli")
     run(
@@ -85,10 +85,10 @@ def ensure_engine() -> None:
         say("starting the Docker service")
         subprocess.run(["systemctl", "start", "docker"], check=False)
     else:
-        say("starting dockerd in the background (log: %s)" % LOGFILE)
+        say(f"starting dockerd in the background (log: {LOGFILE})")
         LOGFILE.parent.mkdir(parents=True, exist_ok=True)
         stale = Path("/var/run/docker.pid")
-        if stale.exists() and not Path("/proc/%s" % stale.read_text(encoding="ascii").strip()).exists():
+        if stale.exists() and not Path("/proc/{}".format(stale.read_text(encoding="ascii").strip())).exists():
             stale.unlink()
         with LOGFILE.open("ab") as log:
             child = subprocess.Popen(
@@ -99,9 +99,9 @@ def ensure_engine() -> None:
     while not running():
         if time.monotonic() - began > 120:
             tail = LOGFILE.read_text(errors="replace")[-1500:] if LOGFILE.exists() else ""
-            raise LabError("the Docker Engine did not start within 120 s.\n%s" % tail)
+            raise LabError(f"the Docker Engine did not start within 120 s.\n{tail}")
         time.sleep(0.5)
-    say("Docker Engine %s runs" % output(["docker", "version", "--format", "{{.Server.Version}}"]).strip())
+    say("Docker Engine {} runs".format(output(["docker", "version", "--format", "{{.Server.Version}}"]).strip()))
 
 
 def stop_engine() -> bool:

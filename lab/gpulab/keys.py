@@ -60,7 +60,7 @@ def ensure() -> None:
             (paths.KEYS / (name + ".fingerprint")).write_text(print_line.split(":")[9] + "\n", encoding="ascii")
             secret = output([*gpg, "--armor", "--export-secret-keys"])
             if "PRIVATE KEY" not in secret:
-                raise LabError("gpg did not export the lab's %s key" % name)
+                raise LabError(f"gpg did not export the lab's {name} key")
             _secret(name).touch(0o600)
             _secret(name).write_text(secret, encoding="ascii")
             public(name).write_text(output([*gpg, "--armor", "--export"]), encoding="ascii")
@@ -76,4 +76,6 @@ def sign(name: str, releases: list[Path]) -> None:
             for target in (inline, detached):
                 target.unlink(missing_ok=True)
             output([*gpg, "--digest-algo", "SHA256", "--output", str(inline), "--clearsign", str(release)])
-            output([*gpg, "--digest-algo", "SHA256", "--armor", "--output", str(detached), "--detach-sign", str(release)])
+            output(
+                [*gpg, "--digest-algo", "SHA256", "--armor", "--output", str(detached), "--detach-sign", str(release)]
+            )

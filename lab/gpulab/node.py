@@ -45,7 +45,7 @@ def exists(name: str) -> bool:
 
 def is_ours(name: str) -> bool:
     """Whether the lab made it."""
-    return _inspect(name, '{{index .Config.Labels "%s"}}' % paths.LABEL) == "1"
+    return _inspect(name, f'{{{{index .Config.Labels "{paths.LABEL}"}}}}') == "1"
 
 
 def inside(name: str, *argv: str, check: bool = True, stdin: str | None = None) -> str:
@@ -68,11 +68,11 @@ def _failure(name: str, why: str) -> LabError:
     text = inside(name, "sh", "-c", "systemctl --failed --no-legend --plain; cat /run/lab/boot.log", check=False)
     units = [row.split()[0] for row in text.splitlines() if " failed " in row]
     journal = "".join(
-        "\n--- %s\n%s" % (unit, inside(name, "journalctl", "--no-pager", "-n", "15", "-u", unit, check=False))
+        "\n--- {}\n{}".format(unit, inside(name, "journalctl", "--no-pager", "-n", "15", "-u", unit, check=False))
         for unit in units[:3]
     )
     logs = docker("logs", "--tail", "15", name, check=False) if not text.strip() else ""
-    return LabError("node %s: %s\n%s%s%s" % (name, why, text.strip(), journal, logs))
+    return LabError(f"node {name}: {why}\n{text.strip()}{journal}{logs}")
 
 
 def wait_running(name: str, before: str = "") -> None:
@@ -82,7 +82,7 @@ def wait_running(name: str, before: str = "") -> None:
     said = ""
     while time.monotonic() < end:
         if time.monotonic() - told > 10:
-            say("%s is booting: %s" % (name, said or "no answer yet"))
+            say("{} is booting: {}".format(name, said or "no answer yet"))
             told = time.monotonic()
         if _inspect(name, "{{.State.Status}}") in ("exited", "dead"):
             raise _failure(name, "the container stopped")
@@ -92,7 +92,7 @@ def wait_running(name: str, before: str = "") -> None:
         if said == "running" and boot_report(name).get("boot_id") not in (None, before):
             return
         time.sleep(0.2)
-    raise _failure(name, "not up within %.0f s (systemd says %r)" % (BOOT_TIMEOUT_S, said))
+    raise _failure(name, f"not up within {BOOT_TIMEOUT_S:.0f} s (systemd says {said!r})")
 
 
 def up(wish: Wish) -> None:
@@ -101,22 +101,22 @@ def up(wish: Wish) -> None:
     key = "%s/%s/%d/%s/%s" % (suite, wish.like, wish.gpus, wish.model, wish.image)
     if exists(wish.name):
         if not is_ours(wish.name):
-            raise LabError("a container %s exists and is none of the lab's; choose another name" % wish.name)
-        if _inspect(wish.name, '{{index .Config.Labels "%s.wish"}}' % paths.LABEL) != key:
-            raise LabError("node %s exists with other properties: `gpulab down %s` first" % (wish.name, wish.name))
+            raise LabError(f"a container {wish.name} exists and is none of the lab's; choose another name")
+        if _inspect(wish.name, f'{{{{index .Config.Labels "{paths.LABEL}.wish"}}}}') != key:
+            raise LabError(f"node {wish.name} exists with other properties: `gpulab down {wish.name}` first")
         if _inspect(wish.name, "{{.State.Running}}") != "true":
             docker("start", wish.name)
         wait_running(wish.name)
-        say("%s already exists and runs" % wish.name)
+        say(f"{wish.name} already exists and runs")
         return
     ready = build.ensure([suite])[suite]
     began = time.monotonic()
     try:
         docker(
             "create", "--name", wish.name, "--hostname", wish.name, "--label", paths.LABEL + "=1",
-            "--label", "%s.wish=%s" % (paths.LABEL, key), "--label", "%s.root=%s" % (paths.LABEL, paths.ROOT),
-            "--label", "%s.repository=%s" % (paths.LABEL, ready.repository), *RUN_FLAGS,
-            "-v", "%s:/srv/lab:ro" % ready.repository, wish.image or ready.image,
+            "--label", f"{paths.LABEL}.wish={key}", "--label", f"{paths.LABEL}.root={paths.ROOT}",
+            "--label", f"{paths.LABEL}.repository={ready.repository}", *RUN_FLAGS,
+            "-v", f"{ready.repository}:/srv/lab:ro", wish.image or ready.image,
         )  # fmt: skip
         _copy_state(wish)
         docker("start", wish.name)
@@ -129,7 +129,7 @@ def up(wish: Wish) -> None:
             docker("rm", "-f", "-v", wish.name, check=False)
         raise
     report = boot_report(wish.name)
-    say("%s is up after %.1f s: kernel %s" % (wish.name, time.monotonic() - began, report.get("kernel")))
+    say("{} is up after {:.1f} s: kernel {}".format(wish.name, time.monotonic() - began, report.get("kernel")))
 
 
 def _copy_state(wish: Wish) -> None:
@@ -146,35 +146,35 @@ def _copy_state(wish: Wish) -> None:
         ["docker", "cp", "-", wish.name + ":/var/lib/simgpu"], input=buffer.getvalue(), capture_output=True, check=False
     )
     if done.returncode != 0:
-        raise LabError("placing the GPU state failed: %s" % done.stderr.decode("utf-8", "replace"))
+        raise LabError("placing the GPU state failed: {}".format(done.stderr.decode("utf-8", "replace")))
 
 
 def down(name: str) -> None:
     """Removes a node."""
     if not exists(name):
-        say("%s does not exist" % name)
+        say(f"{name} does not exist")
         return
     if not is_ours(name):
-        raise LabError("container %s is none of the lab's; it stays" % name)
+        raise LabError(f"container {name} is none of the lab's; it stays")
     docker("rm", "-f", "-v", name)
-    say("%s is gone" % name)
+    say(f"{name} is gone")
 
 
 def reboot(name: str) -> None:
     """Restarts a node; returns when the new boot is up."""
     if not is_ours(name):
-        raise LabError("no lab node %s" % name)
+        raise LabError(f"no lab node {name}")
     before = str(boot_report(name).get("boot_id", ""))
     began = time.monotonic()
     docker("restart", "--time", "30", name)
     wait_running(name, before)
     report = boot_report(name)
-    say("%s is back after %.1f s: kernel %s" % (name, time.monotonic() - began, report.get("kernel")))
+    say("{} is back after {:.1f} s: kernel {}".format(name, time.monotonic() - began, report.get("kernel")))
 
 
 def names(every_checkout: bool = False) -> list[str]:
     """Nodes of this checkout (or of all)."""
-    filters = ["--filter", "label=%s=1" % paths.LABEL]
+    filters = ["--filter", f"label={paths.LABEL}=1"]
     if not every_checkout:
-        filters += ["--filter", "label=%s.root=%s" % (paths.LABEL, paths.ROOT)]
+        filters += ["--filter", f"label={paths.LABEL}.root={paths.ROOT}"]
     return sorted(output(["docker", "ps", "-a", *filters, "--format", "{{.Names}}"]).split())

@@ -21,10 +21,13 @@ SIMGPU = paths.LAB / "bin" / "simgpu"
 
 def sources(suite: Suite) -> str:
     """The node's only apt source file: component main, as on a fresh machine."""
-    return "\n\n".join(
-        "Types: deb\nURIs: file:/srv/lab/debian\nSuites: %s\nComponents: main\nSigned-By: %s" % (names, KEYRING)
-        for names in (" ".join(a for a in suite.archives if not a.endswith("-security")), suite.name + "-security")
-    ) + "\n"
+    return (
+        "\n\n".join(
+            f"Types: deb\nURIs: file:/srv/lab/debian\nSuites: {names}\nComponents: main\nSigned-By: {KEYRING}"
+            for names in (" ".join(a for a in suite.archives if not a.endswith("-security")), suite.name + "-security")
+        )
+        + "\n"
+    )
 
 
 def inputs() -> list[Path]:
@@ -44,7 +47,7 @@ def key(suite: Suite) -> str:
 def _library() -> Path:
     """The uname preload library, compiled once a version of its source."""
     source = paths.IMAGE / "src" / "uname.c"
-    target = paths.CACHE / "build" / ("libgpulab-uname.%s.so" % digest([source], paths.IMAGE))
+    target = paths.CACHE / "build" / (f"libgpulab-uname.{digest([source], paths.IMAGE)}.so")
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         part = target.with_suffix(".%d.part" % os.getpid())
@@ -58,9 +61,9 @@ def _contents(suite: Suite) -> dict[str, tuple[bytes, int]]:
     found: dict[str, tuple[bytes, int]] = {}
     for path in files_below(paths.IMAGE / "bin") + files_below(paths.IMAGE / "labboot"):
         inside = path.relative_to(paths.IMAGE / "bin") if path.parent.name == "bin" else path.relative_to(paths.IMAGE)
-        found["%s/%s" % (PREFIX, inside)] = (path.read_bytes(), 0o755 if path.parent.name == "bin" else 0o644)
+        found[f"{PREFIX}/{inside}"] = (path.read_bytes(), 0o755 if path.parent.name == "bin" else 0o644)
     for name, mode in (("install.sh", 0o755), ("like.sh", 0o755), ("disk.conf", 0o644)):
-        found["%s/%s" % (PREFIX, name)] = ((paths.IMAGE / name).read_bytes(), mode)
+        found[f"{PREFIX}/{name}"] = ((paths.IMAGE / name).read_bytes(), mode)
     found[PREFIX + "/libuname.so"] = (_library().read_bytes(), 0o755)
     for path in files_below(paths.IMAGE / "units"):
         found["etc/systemd/system/" + path.name] = (path.read_bytes(), 0o644)
@@ -89,9 +92,9 @@ def apply_to_tree(suite: Suite, root: Path, log: Path) -> None:
         ["tar", "-C", str(root), "--no-same-owner", "-x"], input=archive(suite), capture_output=True, check=False
     )
     if done.returncode != 0:
-        raise LabError("unpacking the overlay into %s failed: %s" % (root, done.stderr.decode("utf-8", "replace")))
+        raise LabError("unpacking the overlay into {} failed: {}".format(root, done.stderr.decode("utf-8", "replace")))
     with log.open("a", encoding="utf-8") as out:
-        out.write("overlay unpacked into %s\n" % root)
+        out.write(f"overlay unpacked into {root}\n")
 
 
 def apply_to_container(suite: Suite, container: str) -> None:
@@ -103,4 +106,4 @@ def apply_to_container(suite: Suite, container: str) -> None:
         check=False,
     )
     if done.returncode != 0:
-        raise LabError("unpacking the overlay failed: %s" % done.stderr.decode("utf-8", "replace"))
+        raise LabError("unpacking the overlay failed: {}".format(done.stderr.decode("utf-8", "replace")))

@@ -26,7 +26,7 @@ class LabError(Exception):
 def say(text: str) -> None:
     """One line with the seconds since start."""
     with _lock:
-        print("[%4.0f s] %s" % (time.monotonic() - _start, text), file=sys.stderr, flush=True)
+        print(f"[{time.monotonic() - _start:4.0f} s] {text}", file=sys.stderr, flush=True)
 
 
 def _last_line(path: Path) -> str:
@@ -52,9 +52,11 @@ def run(
     say(title)
     began = time.monotonic()
     with log.open("ab") as out:
-        out.write(("\n### %s\n" % " ".join(argv)[:2000]).encode())
+        out.write(("\n### {}\n".format(" ".join(argv)[:2000])).encode())
         out.flush()
-        child = subprocess.Popen(argv, stdin=stdin, stdout=out, stderr=subprocess.STDOUT, env=env, start_new_session=True)
+        child = subprocess.Popen(
+            argv, stdin=stdin, stdout=out, stderr=subprocess.STDOUT, env=env, start_new_session=True
+        )
     _children.add(child)
     try:
         while True:
@@ -62,7 +64,7 @@ def run(
                 rc = child.wait(timeout=HEARTBEAT_S)
                 break
             except subprocess.TimeoutExpired:
-                say("%s ... %.0f s: %s" % (title, time.monotonic() - began, _last_line(log)))
+                say(f"{title} ... {time.monotonic() - began:.0f} s: {_last_line(log)}")
     finally:
         _children.discard(child)
     if rc != 0:
@@ -75,10 +77,11 @@ def output(argv: Sequence[str], check: bool = True, stdin: str | None = None, ti
     try:
         done = subprocess.run(argv, capture_output=True, text=True, input=stdin, check=False, timeout=timeout)
     except FileNotFoundError as error:
-        raise LabError("%s is missing; run `lab/bin/gpulab setup` first" % argv[0]) from error
+        raise LabError(f"{argv[0]} is missing; run `lab/bin/gpulab setup` first") from error
     if check and done.returncode != 0:
         raise LabError(
-            "`%s` failed (exit %d): %s" % (" ".join(argv)[:300], done.returncode, (done.stderr or done.stdout).strip()[-1500:])
+            "`%s` failed (exit %d): %s"
+            % (" ".join(argv)[:300], done.returncode, (done.stderr or done.stdout).strip()[-1500:])
         )
     return done.stdout
 

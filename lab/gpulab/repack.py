@@ -56,14 +56,14 @@ def closure(files: dict[str, Path], wanted: tuple[str, ...]) -> set[str]:
 def repack(deb: Path, log: Path) -> Path:
     """The small form of a linux-image package, from the cache when it was made before."""
     key = digest([deb], deb.parent, *KERNEL_MODULES, Path(__file__).read_text(encoding="utf-8"))
-    target = paths.REPACKED / ("%s.%s.deb" % (deb.name[: -len(".deb")], key))
+    target = paths.REPACKED / ("{}.{}.deb".format(deb.name[: -len(".deb")], key))
     if target.exists():
         return target
     tree = paths.WORK / ("repack-" + deb.name)
     shutil.rmtree(tree, ignore_errors=True)
     tree.parent.mkdir(parents=True, exist_ok=True)
     paths.REPACKED.mkdir(parents=True, exist_ok=True)
-    run("unpacking %s" % deb.name, ["dpkg-deb", "-R", str(deb), str(tree)], log)
+    run(f"unpacking {deb.name}", ["dpkg-deb", "-R", str(deb), str(tree)], log)
     modules = {module_name(path.name): path for path in tree.rglob("*") if _SUFFIX.search(path.name)}
     keep = closure(modules, KERNEL_MODULES)
     gone: set[str] = set()

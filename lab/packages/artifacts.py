@@ -36,8 +36,16 @@ class BuildError(Exception):
 
 def execute(argv: list[str], where: Path | None = None) -> str:
     """Run a command, return what it printed, fail with its output."""
-    result = subprocess.run(argv, cwd=where, text=True, check=False, stdin=subprocess.DEVNULL,
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, "LC_ALL": "C"})
+    result = subprocess.run(
+        argv,
+        cwd=where,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "LC_ALL": "C"},
+    )
     if result.returncode:
         raise BuildError(f"{' '.join(argv)}: exit code {result.returncode}\n{result.stdout.strip()}")
     return result.stdout
@@ -52,8 +60,12 @@ def module_source(name: str, version: str, flavour: str, module_prefix: str, whe
     last = (driver.beyond[0], driver.beyond[1] - 1)
     known = ".".join(map(str, driver.first)) + ("" if last == driver.first else " to " + ".".join(map(str, last)))
     header = {
-        "VERSION": version, "LICENSE": LICENSES[flavour], "BANNER": BANNERS[flavour], "KERNELS": known,
-        "FIRST": "{}, {}".format(*driver.first), "BEYOND": "{}, {}".format(*driver.beyond),
+        "VERSION": version,
+        "LICENSE": LICENSES[flavour],
+        "BANNER": BANNERS[flavour],
+        "KERNELS": known,
+        "FIRST": "{}, {}".format(*driver.first),
+        "BEYOND": "{}, {}".format(*driver.beyond),
     }
     (where / "stand_in.h").write_text(fill(HERE / "dkms/stand_in.h.in", header), encoding="utf-8")
     lines = []
@@ -76,8 +88,13 @@ def fill(template: Path, values: dict[str, str]) -> str:
 class Artifacts:
     """Compiles each artifact once and keeps it in a folder."""
 
-    def __init__(self, folder: Path, headers: dict[str, Path] | None = None, prebuilt: dict[str, Path] | None = None,
-                 compiler: str = "gcc") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        headers: dict[str, Path] | None = None,
+        prebuilt: dict[str, Path] | None = None,
+        compiler: str = "gcc",
+    ) -> None:
         self.folder = folder
         self.headers = headers or {}
         self.prebuilt = prebuilt or {}
@@ -107,12 +124,25 @@ class Artifacts:
 
     def _nvml(self, version: str, path: Path) -> None:
         source = HERE / "nvml"
-        self._compile(path, *SHARED, "-Wl,-soname,libnvidia-ml.so.1", f"-Wl,--version-script={source}/exports.map",
-                      *defines(version), f"{source}/nvml.c", f"{source}/state.c")
+        self._compile(
+            path,
+            *SHARED,
+            "-Wl,-soname,libnvidia-ml.so.1",
+            f"-Wl,--version-script={source}/exports.map",
+            *defines(version),
+            f"{source}/nvml.c",
+            f"{source}/state.c",
+        )
 
     def _cuda(self, version: str, path: Path) -> None:
-        self._compile(path, *SHARED, "-Wl,-soname,libcuda.so.1", *defines(version), str(HERE / "nvml/cuda.c"),
-                      str(HERE / "nvml/state.c"))
+        self._compile(
+            path,
+            *SHARED,
+            "-Wl,-soname,libcuda.so.1",
+            *defines(version),
+            str(HERE / "nvml/cuda.c"),
+            str(HERE / "nvml/state.c"),
+        )
 
     def _stub(self, soname: str, path: Path) -> None:
         self._compile(path, *SHARED, f"-Wl,-soname,{soname}", "-x", "c", os.devnull)
@@ -121,8 +151,9 @@ class Artifacts:
         self._compile(path, str(HERE / "tools/nvidia_smi.c"), "-ldl")
 
     def _persistenced(self, version: str, path: Path) -> None:
-        self._compile(path, f'-DDRIVER_VERSION="{version}"', str(HERE / "tools/nvidia_persistenced.c"),
-                      str(HERE / "nvml/state.c"))
+        self._compile(
+            path, f'-DDRIVER_VERSION="{version}"', str(HERE / "tools/nvidia_persistenced.c"), str(HERE / "nvml/state.c")
+        )
 
     def _module(self, rest: str, path: Path) -> None:
         release, version, flavour, file = rest.split(":")
@@ -149,8 +180,17 @@ def compile_modules(headers: Path, source: Path) -> None:
     """
     common = sorted(headers.parent.glob(f"{headers.name.rsplit('-', 1)[0]}-common"))
     where = ["-C", str(common[0]), f"O={headers}"] if common else ["-C", str(headers)]
-    execute(["make", *where, f"M={source}", "KCFLAGS=-g0", "CONFIG_DEBUG_INFO_BTF_MODULES=",
-             f"STAND_IN_MODULES={' '.join(PREBUILT_MODULES)}", "modules"])
+    execute(
+        [
+            "make",
+            *where,
+            f"M={source}",
+            "KCFLAGS=-g0",
+            "CONFIG_DEBUG_INFO_BTF_MODULES=",
+            f"STAND_IN_MODULES={' '.join(PREBUILT_MODULES)}",
+            "modules",
+        ]
+    )
     for module in PREBUILT_MODULES:
         if not (source / f"{module}.ko").exists():
             raise BuildError(f"{source}: make left no {module}.ko")
@@ -169,8 +209,11 @@ def unpack_headers(pool: Path, where: Path) -> dict[str, Path]:
     Left out are kernels that want another compiler than this machine has, or whose helper programs do not run here, as
     is the case with those of another Debian release.
     """
-    found = [deb for deb in sorted(pool.rglob("linux-*.deb"))
-             if re.match(r"linux-(headers-\d.*-(amd64|common)|kbuild-\d.*)_", deb.name)]
+    found = [
+        deb
+        for deb in sorted(pool.rglob("linux-*.deb"))
+        if re.match(r"linux-(headers-\d.*-(amd64|common)|kbuild-\d.*)_", deb.name)
+    ]
     own = [deb for deb in found if "-amd64_" in deb.name and deb.name.startswith("linux-headers-")]
     for deb in own:
         execute(["dpkg-deb", "-x", str(deb), str(where)])
@@ -194,5 +237,8 @@ def unpack_headers(pool: Path, where: Path) -> dict[str, Path]:
 
 def defines(version: str) -> list[str]:
     """Return the macros that make a library one of this driver version."""
-    return [f'-DDRIVER_VERSION="{version}"', f"-DDRIVER_BRANCH={branch(version)}",
-            f"-DCUDA_VERSION={DRIVERS[version].cuda}"]
+    return [
+        f'-DDRIVER_VERSION="{version}"',
+        f"-DDRIVER_BRANCH={branch(version)}",
+        f"-DCUDA_VERSION={DRIVERS[version].cuda}",
+    ]

@@ -41,12 +41,19 @@ def control(package: Package) -> str:
     lines = [f"Package: {package.name}"]
     if package.source and package.source != package.name:
         lines.append(f"Source: {package.source}")
-    lines += [f"Version: {package.version}", f"Architecture: {package.architecture}", f"Maintainer: {MAINTAINER}",
-              f"Section: {package.section}", "Priority: optional"]
+    lines += [
+        f"Version: {package.version}",
+        f"Architecture: {package.architecture}",
+        f"Maintainer: {MAINTAINER}",
+        f"Section: {package.section}",
+        "Priority: optional",
+    ]
     lines += [f"{name}: {value}" for name, value in package.fields.items()]
     lines += [f"{name}: {package.relations[name]}" for name in RELATIONS if package.relations.get(name)]
-    lines += [f"Description: {package.summary} (lab stand-in)",
-              " A stand-in of the package of this name: true name, version and relations, small contents."]
+    lines += [
+        f"Description: {package.summary} (lab stand-in)",
+        " A stand-in of the package of this name: true name, version and relations, small contents.",
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -145,8 +152,10 @@ def pairs(values: list[str], option: str) -> dict[str, Path]:
     for value in values:
         folder, separator, release = value.rpartition(":")
         if not separator or not re.match(r"^\d+\.\d+", release):
-            raise BuildError(f"{option} {value}: must be DIR:RELEASE, for example "
-                             "/usr/src/linux-headers-6.1.0-57-amd64:6.1.0-57-amd64")
+            raise BuildError(
+                f"{option} {value}: must be DIR:RELEASE, for example "
+                "/usr/src/linux-headers-6.1.0-57-amd64:6.1.0-57-amd64"
+            )
         if not Path(folder).is_dir():
             raise BuildError(f"{option} {value}: {folder} is not a folder")
         result[release] = Path(folder).resolve()
@@ -167,8 +176,15 @@ def dearmored(path: Path) -> bytes:
     return base64.b64decode(body)
 
 
-def build(out: Path, jobs: int, headers: dict[str, Path], prebuilt: dict[str, Path], only: str,
-          pool_of_headers: Path | None = None, cuda_key: Path | None = None) -> int:
+def build(
+    out: Path,
+    jobs: int,
+    headers: dict[str, Path],
+    prebuilt: dict[str, Path],
+    only: str,
+    pool_of_headers: Path | None = None,
+    cuda_key: Path | None = None,
+) -> int:
     """Build all packages and return how many."""
     with tempfile.TemporaryDirectory(prefix="gpulab-build-") as scratch:
         if pool_of_headers is not None:
@@ -193,9 +209,18 @@ def build_with(out: Path, jobs: int, artifacts: Artifacts, only: str) -> int:
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         compile_all([package for _, package in wanted], artifacts, pool)
         list(pool.map(lambda item: make_deb(item[1], out / item[0], artifacts), wanted))
-    layout = [{"path": item.path, "kind": item.kind, "suite": item.suite, "origin": item.origin, "label": item.label,
-               "component": item.path.rsplit("/", 1)[1] if item.kind == "component" else "",
-               "packages": len(item.packages)} for item in repositories]
+    layout = [
+        {
+            "path": item.path,
+            "kind": item.kind,
+            "suite": item.suite,
+            "origin": item.origin,
+            "label": item.label,
+            "component": item.path.rsplit("/", 1)[1] if item.kind == "component" else "",
+            "packages": len(item.packages),
+        }
+        for item in repositories
+    ]
     (out / "layout.json").write_text(json.dumps(layout, indent=2) + "\n", encoding="utf-8")
     return len(wanted)
 
@@ -211,24 +236,49 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="folder to write to; folders of the layout in it are replaced")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="packages built side by side")
-    parser.add_argument("--only", default="", metavar="PREFIX",
-                        help="only repositories whose path starts so: debian/trixie")
-    parser.add_argument("--kernel-headers", action="append", default=[], metavar="DIR:RELEASE",
-                        help="headers to compile the prebuilt linux-modules-nvidia-* against; may be an unpacked tree, "
-                             "with linux-headers-*-common beside it and linux-kbuild where its links point; repeatable")
-    parser.add_argument("--headers-pool", type=Path, metavar="DIR",
-                        help="folder with Debian's linux-headers-* and linux-kbuild-* .deb files: prebuilt modules for "
-                             "each kernel whose headers can be used on this machine")
-    parser.add_argument("--cuda-key", type=Path, metavar="FILE",
-                        help="public key that the CUDA repositories will be signed with, for cuda-keyring")
-    parser.add_argument("--prebuilt-modules", action="append", default=[], metavar="DIR:RELEASE",
-                        help="the same from modules that were compiled elsewhere from the exported source: "
-                             "DIR/<version>-<flavour>/nvidia*.ko; repeatable")
-    parser.add_argument("--export-source", metavar="DIR:VERSION:FLAVOUR",
-                        help="write the module source of one driver (flavour open or proprietary) and end")
+    parser.add_argument(
+        "--only", default="", metavar="PREFIX", help="only repositories whose path starts so: debian/trixie"
+    )
+    parser.add_argument(
+        "--kernel-headers",
+        action="append",
+        default=[],
+        metavar="DIR:RELEASE",
+        help="headers to compile the prebuilt linux-modules-nvidia-* against; may be an unpacked tree, "
+        "with linux-headers-*-common beside it and linux-kbuild where its links point; repeatable",
+    )
+    parser.add_argument(
+        "--headers-pool",
+        type=Path,
+        metavar="DIR",
+        help="folder with Debian's linux-headers-* and linux-kbuild-* .deb files: prebuilt modules for "
+        "each kernel whose headers can be used on this machine",
+    )
+    parser.add_argument(
+        "--cuda-key",
+        type=Path,
+        metavar="FILE",
+        help="public key that the CUDA repositories will be signed with, for cuda-keyring",
+    )
+    parser.add_argument(
+        "--prebuilt-modules",
+        action="append",
+        default=[],
+        metavar="DIR:RELEASE",
+        help="the same from modules that were compiled elsewhere from the exported source: "
+        "DIR/<version>-<flavour>/nvidia*.ko; repeatable",
+    )
+    parser.add_argument(
+        "--export-source",
+        metavar="DIR:VERSION:FLAVOUR",
+        help="write the module source of one driver (flavour open or proprietary) and end",
+    )
     parser.add_argument("--inputs-hash", action="store_true", help="print a hash of all inputs and end")
-    parser.add_argument("--real-packages", action="store_true",
-                        help="print the packages of Debian itself that the stand-ins depend on and end")
+    parser.add_argument(
+        "--real-packages",
+        action="store_true",
+        help="print the packages of Debian itself that the stand-ins depend on and end",
+    )
     arguments = parser.parse_args(argv)
     try:
         headers = pairs(arguments.kernel_headers, "--kernel-headers")
@@ -243,8 +293,15 @@ def main(argv: list[str] | None = None) -> int:
             parser.error("--out is missing")
         else:
             started = time.monotonic()
-            number = build(arguments.out.resolve(), max(1, arguments.jobs), headers, prebuilt, arguments.only,
-                           arguments.headers_pool, arguments.cuda_key)
+            number = build(
+                arguments.out.resolve(),
+                max(1, arguments.jobs),
+                headers,
+                prebuilt,
+                arguments.only,
+                arguments.headers_pool,
+                arguments.cuda_key,
+            )
             print(f"{number} packages in {arguments.out} ({time.monotonic() - started:.0f} s)")
     except BuildError as error:
         print(f"build.py: {error}", file=sys.stderr)

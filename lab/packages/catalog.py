@@ -10,16 +10,29 @@ from packages.model import Package, Repository
 DEBIAN_COMPONENTS = ("main", "contrib", "non-free", "non-free-firmware")
 # What the packages depend on and the lab takes from Debian itself.
 REAL_PACKAGES = {
-    "adduser", "debconf", "debconf-2.0", "dkms", "dpkg", "gcc", "init-system-helpers", "kmod", "libc6", "libssl3",
-    "libssl3t64", "make", "pciutils", "libcuda1:i386",
+    "adduser",
+    "debconf",
+    "debconf-2.0",
+    "dkms",
+    "dpkg",
+    "gcc",
+    "init-system-helpers",
+    "kmod",
+    "libc6",
+    "libssl3",
+    "libssl3t64",
+    "make",
+    "pciutils",
+    "libcuda1:i386",
 }
 
 
 NOT_INSTALLABLE = {"debconf-2.0", "libcuda1:i386"}
 
 
-def component_repositories(base: str, suite: str, origin: str, label: str, packages: list[Package],
-                           components: tuple[str, ...]) -> list[Repository]:
+def component_repositories(
+    base: str, suite: str, origin: str, label: str, packages: list[Package], components: tuple[str, ...]
+) -> list[Repository]:
     """Return one repository entry for each component that has packages."""
     result = []
     for component in components:
@@ -38,6 +51,12 @@ def repositories(kernels: list[str] | None = None) -> list[Repository]:
     for distro, packages in cuda.DISTRIBUTIONS.items():
         result.append(Repository(f"cuda/{distro}/x86_64", "flat", "/", "NVIDIA", "NVIDIA CUDA", tuple(packages)))
     for suite in ubuntu.SUITES:
-        result += component_repositories("ubuntu", suite, "Ubuntu", "Ubuntu", ubuntu.packages(suite, kernels or []),
-                                         ("main", "restricted", "multiverse"))
+        result += component_repositories(
+            "ubuntu",
+            suite,
+            "Ubuntu",
+            "Ubuntu",
+            ubuntu.packages(suite, kernels or []),
+            ("main", "restricted", "multiverse"),
+        )
     return result

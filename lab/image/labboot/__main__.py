@@ -24,9 +24,9 @@ def _kernel_file(entry: grub.Entry) -> str:
 def _usable(entry: grub.Entry) -> str:
     path = _kernel_file(entry)
     if not os.path.isfile(path):
-        return "file `%s' not found" % entry.linux
+        return f"file `{entry.linux}' not found"
     if kernels.kernel_banner(path) is None:
-        return "invalid magic number in `%s'" % entry.linux
+        return f"invalid magic number in `{entry.linux}'"
     return ""
 
 
@@ -39,7 +39,7 @@ def _pick() -> tuple[grub.Choice, dict[str, str], list[str]]:
     for _attempt in range(2):
         choice = grub.choose(menu, environment, _usable)
         if choice is None:
-            raise SystemExit("lab-boot: no entry of %s/grub.cfg can start" % GRUB)
+            raise SystemExit(f"lab-boot: no entry of {GRUB}/grub.cfg can start")
         if choice.environment != environment:
             machine.write(GRUB + "/grubenv", grub.format_environment(choice.environment))
         environment = choice.environment
@@ -47,7 +47,7 @@ def _pick() -> tuple[grub.Choice, dict[str, str], list[str]]:
         release = os.path.basename(_kernel_file(choice.entry)).partition("-")[2]
         if state.get("boot.panic." + release, "0") == "0":
             return choice, state, notes
-        notes.append("%s: kernel panic, power cycle" % release)
+        notes.append(f"{release}: kernel panic, power cycle")
     raise SystemExit("lab-boot: kernel panic in the default kernel")
 
 
@@ -72,7 +72,7 @@ def _initramfs(release: str) -> tuple[bool, set[str]]:
                 if where.endswith("/modprobe.d"):
                     for name in files:
                         barred |= kernels.blacklist(machine.read(os.path.join(where, name)))
-    machine.write(CACHE, "%s\n%s\n%s\n" % (key, "nouveau" if has else "-", " ".join(sorted(barred))))
+    machine.write(CACHE, "{}\n{}\n{}\n".format(key, "nouveau" if has else "-", " ".join(sorted(barred))))
     return has, barred
 
 
@@ -113,7 +113,7 @@ def boot() -> int:
     banner = kernels.kernel_banner(_kernel_file(choice.entry))
     assert banner is not None
     machine.make_disk()
-    machine.cover_kernel(banner, ("BOOT_IMAGE=%s %s" % (choice.entry.linux, choice.entry.arguments)).strip())
+    machine.cover_kernel(banner, (f"BOOT_IMAGE={choice.entry.linux} {choice.entry.arguments}").strip())
     machine.cover_modules()
     machine.cover_pci(modules.current_gpus())
     notes.extend(_load_at_boot(banner.release))
@@ -150,13 +150,13 @@ def modprobe(arguments: list[str]) -> int:
                 modules.unload(name, with_users=True)
             elif kernels.normalise(name) == "nouveau":
                 modules.load_nouveau(release)
-            elif kernels.normalise(name).replace("_current", "") == "nvidia":
+            elif modules.usual_name(name) == "nvidia":
                 modules.load_nvidia(release, parameters)
             else:
                 modules.load_helper(release, name)
         except modules.LoadError as error:
             if not quiet:
-                print("modprobe: %s" % error, file=sys.stderr)
+                print(f"modprobe: {error}", file=sys.stderr)
             return 1
     return 0
 
@@ -170,7 +170,7 @@ def rmmod(arguments: list[str]) -> int:
         try:
             modules.unload(name)
         except modules.LoadError as error:
-            print("rmmod: %s" % error, file=sys.stderr)
+            print(f"rmmod: {error}", file=sys.stderr)
             status = 1
     return status
 

@@ -98,13 +98,12 @@ def refusal(gpu: Gpu, version: str, flavour: str) -> str:
 def version_text(version: str, flavour: str, built: str, compiler: str) -> str:
     """/proc/driver/nvidia/version as the driver writes it."""
     if flavour == "open":
-        first = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  %s  Release Build  (root@build)  %s" % (
-            version,
-            built,
+        first = (
+            f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {version}  Release Build  (root@build)  {built}"
         )
     else:
-        first = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  %s  %s" % (version, built)
-    return "%s\nGCC version:  %s\n" % (first, compiler)
+        first = f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {version}  {built}"
+    return f"{first}\nGCC version:  {compiler}\n"
 
 
 def config_space(gpu: Gpu) -> bytes:

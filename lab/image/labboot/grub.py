@@ -29,7 +29,9 @@ def parse_environment(text: str) -> dict[str, str]:
 
 def format_environment(variables: dict[str, str]) -> str:
     """A grubenv block of exactly 1024 bytes, as GRUB and grub-editenv write it."""
-    body = _SIGNATURE + "".join("%s=%s\n" % (name, value.replace("\\", "\\\\")) for name, value in variables.items())
+    body = _SIGNATURE + "".join(
+        "{}={}\n".format(name, value.replace("\\", "\\\\")) for name, value in variables.items()
+    )
     if len(body.encode()) > ENVIRONMENT_SIZE:
         raise ValueError("environment block too small")
     return body + "#" * (ENVIRONMENT_SIZE - len(body.encode()))
@@ -175,14 +177,14 @@ def choose(
     found = resolve(menu, spec)
     if found is None:
         if spec:
-            notes.append("entry %r is not in the menu; the first one is used" % spec)
+            notes.append(f"entry {spec!r} is not in the menu; the first one is used")
         found = resolve(menu, "0")
         one_shot = False
     if found is not None and found[0].linux:
         problem = usable(found[0])
         if not problem:
             return Choice(found[0], found[1], one_shot, left, notes)
-        notes.append("%s: %s" % (found[1], problem))
+        notes.append(f"{found[1]}: {problem}")
 
     others = bootable(menu.entries)
     if menu.fallback:

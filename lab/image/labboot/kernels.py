@@ -64,8 +64,12 @@ def blacklist(showconfig: str) -> set[str]:
     names: set[str] = set()
     for line in showconfig.splitlines():
         words = line.split()
-        if len(words) >= 2 and words[0] == "blacklist":
-            names.add(normalise(words[1]))
-        elif len(words) >= 3 and words[0] == "install" and os.path.basename(words[2]) in ("false", "true", ":"):
+        if (
+            len(words) >= 2
+            and words[0] == "blacklist"
+            or len(words) >= 3
+            and words[0] == "install"
+            and os.path.basename(words[2]) in ("false", "true", ":")
+        ):
             names.add(normalise(words[1]))
     return names

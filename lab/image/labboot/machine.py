@@ -58,11 +58,11 @@ def _cover_file(path: str, text: str) -> None:
 
 def cover_kernel(banner: Banner, command_line: str) -> None:
     """uname, /proc/version, /proc/cmdline, a boot id of its own."""
-    write(RUN + "/uname", "%s\n%s\n" % (banner.release, banner.version))
+    write(RUN + "/uname", f"{banner.release}\n{banner.version}\n")
     _cover_file("/proc/sys/kernel/osrelease", banner.release + "\n")
     _cover_file("/proc/sys/kernel/version", banner.version + "\n")
     _cover_file("/proc/sys/kernel/random/boot_id", str(uuid.uuid4()) + "\n")
-    _cover_file("/proc/version", "Linux version %s\n" % banner.text)
+    _cover_file("/proc/version", f"Linux version {banner.text}\n")
     _cover_file("/proc/cmdline", command_line + "\n")
 
 
@@ -108,21 +108,13 @@ def add_device(gpu: Gpu) -> None:
     """One PCI function as sysfs shows it."""
     path = device_path(gpu)
     os.makedirs(path, exist_ok=True)
-    alias = "pci:v%08Xd%08Xsv%08Xsd%08Xbc%02Xsc%02Xi%02X" % (
-        gpu.vendor,
-        gpu.device,
-        gpu.subsystem_vendor,
-        gpu.subsystem_device,
-        gpu.pci_class >> 16,
-        gpu.pci_class >> 8 & 0xFF,
-        gpu.pci_class & 0xFF,
-    )
+    alias = f"pci:v{gpu.vendor:08X}d{gpu.device:08X}sv{gpu.subsystem_vendor:08X}sd{gpu.subsystem_device:08X}bc{gpu.pci_class >> 16:02X}sc{gpu.pci_class >> 8 & 0xFF:02X}i{gpu.pci_class & 0xFF:02X}"
     for name, text in {
-        "vendor": "0x%04x" % gpu.vendor,
-        "device": "0x%04x" % gpu.device,
-        "class": "0x%06x" % gpu.pci_class,
-        "subsystem_vendor": "0x%04x" % gpu.subsystem_vendor,
-        "subsystem_device": "0x%04x" % gpu.subsystem_device,
+        "vendor": f"0x{gpu.vendor:04x}",
+        "device": f"0x{gpu.device:04x}",
+        "class": f"0x{gpu.pci_class:06x}",
+        "subsystem_vendor": f"0x{gpu.subsystem_vendor:04x}",
+        "subsystem_device": f"0x{gpu.subsystem_device:04x}",
         "revision": "0xa1",
         "numa_node": str(gpu.numa_node),
         "irq": "0",
@@ -160,7 +152,7 @@ def unbind_all(driver: str) -> None:
     """Takes a driver away from all devices."""
     folder = "/sys/bus/pci/drivers/" + driver
     for address in os.listdir(folder) if os.path.isdir(folder) else []:
-        link = "/sys/bus/pci/devices/%s/driver" % address
+        link = f"/sys/bus/pci/devices/{address}/driver"
         if os.path.lexists(link) and os.path.basename(os.readlink(link)) == driver:
             os.unlink(link)
     shutil.rmtree(folder, ignore_errors=True)
@@ -198,7 +190,7 @@ def make_disk() -> None:
         if not os.path.exists(name):
             write(name, "")
     for folder, ident in (("by-uuid", conf["LAB_ROOT_UUID"]), ("by-partuuid", conf["LAB_ROOT_PARTUUID"])):
-        link = "/dev/disk/%s/%s" % (folder, ident)
+        link = f"/dev/disk/{folder}/{ident}"
         os.makedirs(os.path.dirname(link), exist_ok=True)
         if not os.path.lexists(link):
             os.symlink("../../" + os.path.basename(conf["LAB_ROOT_DEVICE"]), link)

@@ -15,8 +15,8 @@ from .kernels import module_index, normalise
 STATE = "/var/lib/simgpu/state"
 MODPROBE = "/usr/lib/gpu-node-lab/kmod/modprobe"
 COMPILER = "gcc version 12.2.0 (Debian 12.2.0-14)"
-# Debian renames the files (nvidia-current.ko), the module inside keeps its name.
-_PREFIXES = ("", "_current")
+# Debian renames the files (nvidia-current.ko, of the open flavour nvidia-current-open.ko); the module inside keeps its name.
+_RENAMED = ("_current_open", "_current")
 _FAMILY = ("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm")
 _USES = {"nvidia_uvm": ["nvidia"], "nvidia_modeset": ["nvidia"], "nvidia_drm": ["nvidia", "nvidia_modeset"]}
 
@@ -44,12 +44,12 @@ def _remember(names: list[str]) -> None:
     machine.write(machine.FACES + "/proc/modules", "".join(lines) + host)
     for name in names:
         users = [user for user in names if name in _USES.get(user, [])]
-        holders = "/sys/module/%s/holders" % name
+        holders = f"/sys/module/{name}/holders"
         shutil.rmtree(holders, ignore_errors=True)
         os.makedirs(holders, exist_ok=True)
         for user in users:
             os.symlink("../../" + user, os.path.join(holders, user))
-        machine.write("/sys/module/%s/refcnt" % name, "%d\n" % len(users))
+        machine.write(f"/sys/module/{name}/refcnt", "%d\n" % len(users))
 
 
 def modinfo(path: str, field: str) -> str:
@@ -75,16 +75,23 @@ def _add(name: str, path: str, version: str) -> None:
     os.makedirs(folder + "/parameters", exist_ok=True)
 
 
+def usual_name(name: str) -> str:
+    """The module's own name, whatever Debian calls its file: nvidia-current-open-uvm is nvidia_uvm."""
+    stem = normalise(name)
+    for renamed in _RENAMED:
+        if stem.startswith("nvidia" + renamed):
+            return "nvidia" + stem[len("nvidia" + renamed) :]
+    return stem
+
+
 def candidates(release: str, name: str) -> str:
     """Path of the module file that stands for this name on this kernel, "" when its index has none."""
     index = module_index("/", release)
-    stem, _, rest = normalise(name).partition("_current")
-    stem += rest
-    for prefix in _PREFIXES:
-        head, _, tail = stem.partition("_")
-        wanted = head + prefix + ("_" + tail if tail else "")
+    head, _, tail = usual_name(name).partition("_")
+    for renamed in ("", *_RENAMED):
+        wanted = head + renamed + ("_" + tail if tail else "")
         if wanted in index:
-            return "/lib/modules/%s/%s" % (release, index[wanted])
+            return f"/lib/modules/{release}/{index[wanted]}"
     return ""
 
 
@@ -99,7 +106,7 @@ def load_nvidia(release: str, parameters: list[str] | None = None) -> list[str]:
         return []
     path = candidates(release, "nvidia")
     if not path:
-        raise LoadError("FATAL: Module nvidia not found in directory /lib/modules/%s" % release)
+        raise LoadError(f"FATAL: Module nvidia not found in directory /lib/modules/{release}")
     version = modinfo(path, "version")
     flavour = "open" if "GPL" in modinfo(path, "license") else "proprietary"
     reasons = []
@@ -108,22 +115,22 @@ def load_nvidia(release: str, parameters: list[str] | None = None) -> list[str]:
         taken = machine.bound_driver(gpu)
         reason = "already driven by " + taken if taken not in ("", "nvidia") else refusal(gpu, version, flavour)
         if reason:
-            reasons.append("%s: %s" % (gpu.address, reason))
+            reasons.append(f"{gpu.address}: {reason}")
         else:
             bound.append(gpu)
     if not bound:
         detail = "; ".join(reasons) or "no NVIDIA GPU found"
-        raise LoadError("ERROR: could not insert 'nvidia': No such device (%s)" % detail)
+        raise LoadError(f"ERROR: could not insert 'nvidia': No such device ({detail})")
     for gpu in bound:
         machine.bind(gpu, "nvidia")
         machine.write(
-            "/proc/driver/nvidia/gpus/%s/information" % gpu.address,
+            f"/proc/driver/nvidia/gpus/{gpu.address}/information",
             "Model: \t\t %s\nIRQ:   \t\t 0\nGPU UUID: \t %s\nBus Type: \t PCIe\nBus Location: \t %s\nDevice Minor: \t %d\n"
             % (gpu.name, gpu.uuid, gpu.address, gpu.index),
         )
     built = time.strftime("%a %b %e %H:%M:%S UTC %Y", time.gmtime(os.stat(path).st_mtime))
     machine.write("/proc/driver/nvidia/version", version_text(version, flavour, built, COMPILER))
-    machine.write("/proc/driver/nvidia/params", "".join("%s\n" % item for item in parameters or []))
+    machine.write("/proc/driver/nvidia/params", "".join(f"{item}\n" for item in parameters or []))
     _add("nvidia", path, version)
     _remember([*loaded(), "nvidia"])
     machine.make_nodes([gpu.index for gpu in bound], control=True, uvm=False)
@@ -132,18 +139,18 @@ def load_nvidia(release: str, parameters: list[str] | None = None) -> list[str]:
 
 def load_helper(release: str, name: str) -> None:
     """nvidia_uvm, nvidia_modeset or nvidia_drm, with what they need."""
-    name = normalise(name).replace("_current", "")
+    name = usual_name(name)
     if name in loaded():
         return
     path = candidates(release, name)
     if not path:
-        raise LoadError("FATAL: Module %s not found in directory /lib/modules/%s" % (name, release))
+        raise LoadError(f"FATAL: Module {name} not found in directory /lib/modules/{release}")
     if "nvidia" not in loaded():
         load_nvidia(release)
     version = modinfo(path, "version")
     running = machine.read("/sys/module/nvidia/version").strip()
     if version and running and version != running:
-        raise LoadError("ERROR: could not insert '%s': Invalid argument" % name)
+        raise LoadError(f"ERROR: could not insert '{name}': Invalid argument")
     for needed in _USES.get(name, []):
         if needed not in loaded():
             load_helper(release, needed)
@@ -170,7 +177,7 @@ def load_nouveau(release: str) -> None:
         return
     path = candidates(release, "nouveau")
     if not path:
-        raise LoadError("FATAL: Module nouveau not found in directory /lib/modules/%s" % release)
+        raise LoadError(f"FATAL: Module nouveau not found in directory /lib/modules/{release}")
     _add("nouveau", path, "")
     _remember([*loaded(), "nouveau"])
     for gpu in current_gpus():
@@ -180,18 +187,18 @@ def load_nouveau(release: str) -> None:
 
 def unload(name: str, with_users: bool = False) -> None:
     """As rmmod; with_users as modprobe -r, which takes unused dependencies along."""
-    name = normalise(name).replace("_current", "")
+    name = usual_name(name)
     names = loaded()
     if name not in names:
         if with_users:
             return
-        raise LoadError("ERROR: Module %s is not currently loaded" % name)
+        raise LoadError(f"ERROR: Module {name} is not currently loaded")
     users = [user for user in names if name in _USES.get(user, [])]
     if users:
-        raise LoadError("ERROR: Module %s is in use by: %s" % (name, " ".join(users)))
-    in_use = parse_state(machine.read(STATE)).get("module.%s.in_use" % name, "0")
+        raise LoadError("ERROR: Module {} is in use by: {}".format(name, " ".join(users)))
+    in_use = parse_state(machine.read(STATE)).get(f"module.{name}.in_use", "0")
     if in_use not in ("", "0"):
-        raise LoadError("ERROR: Module %s is in use" % name)
+        raise LoadError(f"ERROR: Module {name} is in use")
     shutil.rmtree("/sys/module/" + name, ignore_errors=True)
     if name in ("nvidia", "nouveau"):
         machine.unbind_all(name)
