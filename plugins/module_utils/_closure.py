@@ -186,11 +186,8 @@ def _absorb_installed(universe: Universe, question: Question, picker: Picker, me
         if name in members or not _driver_names.is_family(name):
             continue
         if _driver_names.is_prebuilt(name):
-            offer = picker.prebuilt(name)
-            if offer is not None:
-                members[name] = offer
-            elif _driver_names.carries_module(name):
-                gone.add(name)
+            # Not part of the set: of another driver, another flavour, or a kernel whose module DKMS builds now.
+            gone.add(name)
             continue
         if not _driver_names.is_driver_version(_dpkg.upstream_version(universe.installed[name].version)):
             continue

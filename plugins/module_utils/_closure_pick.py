@@ -104,9 +104,13 @@ class Picker:
                 return False
         return True
 
-    def prebuilt(self, name: str) -> Offer | None:
+    def prebuilt(self, name: str, relation: Relation | None = None) -> Offer | None:
         """Return the newest prebuilt module package of this name that belongs to the wanted driver."""
-        fitting = [offer for offer in self._universe.offers(name) if self._owned(offer) and self.fits(offer)]
+        fitting = [
+            offer
+            for offer in self._universe.offers(name)
+            if self._owned(offer) and self.fits(offer) and (relation is None or satisfies(offer, relation))
+        ]
         return max(fitting, key=_BY_VERSION) if fitting else None
 
     def _follow(self, group: tuple[Relation, ...], chosen: list[Offer]) -> Offer | None:
@@ -122,6 +126,8 @@ class Picker:
         return None
 
     def _resolve(self, relation: Relation) -> Offer | None:
+        if _driver_names.is_prebuilt(relation.name):
+            return self.prebuilt(relation.name, relation)
         named = self.choose(relation.name, relation)
         if named is not None:
             return named

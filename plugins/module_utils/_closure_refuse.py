@@ -126,7 +126,7 @@ def _partial(universe: Universe, owned: Owned, ways: Sequence[Candidate], versio
 
 def _no_module(picker: Picker, way: Candidate, version: str, source: str) -> str:
     metas = [offer for offer in map(picker.choose, way.roots.metas) if offer is not None]
-    text = f"nvidia_driver_version {version}: no package of source {source} carries a {way.flavour} kernel module"
+    text = f"nvidia_driver_version {version}: no package of source {source} carries the {way.flavour} kernel module"
     text += f" ({way.roots.module} does not exist in this version)"
     for meta in metas:
         brings = "depends on nothing" if not meta.depends else "does not bring one"

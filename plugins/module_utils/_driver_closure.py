@@ -22,6 +22,7 @@ from ansible_collections.aiinfra.gpu_node.plugins.module_utils import (
     _apt_sources,
     _apt_space,
     _closure,
+    _dpkg,
     _driver_names,
     _driver_origin,
     _driver_record,
@@ -346,14 +347,24 @@ class Closure:
         outcome = self._transaction.run(Request(owner=OWNER, absent=names, purge=True), check)
         changed = [path for path, text in former.items() if text is not None]
         diverted = self._diversions()
+        leftovers = self._leftovers(names)
+        if leftovers and not check:
+            self._runner.run(["dpkg", "--purge", *leftovers], timeout=600.0)
+            _state.note_brought(self._root, OWNER, [], leftovers)
         if not check:
             for path in diverted:
                 self._runner.run(["dpkg-divert", "--local", "--rename", "--remove", path])
             for path in changed:
                 self._write(path, None)
             _state.remove_file(self._root, _driver_record.RECORD)
-        outcome.changed = outcome.changed or bool(changed or record or diverted)
+        outcome.changed = outcome.changed or bool(changed or record or diverted or leftovers)
         return outcome, [_diff(path, former[path], "") for path in changed]
+
+    def _leftovers(self, removed: list[str]) -> list[str]:
+        """Return packages that earlier changes of the driver removed, and whose configuration files are still there."""
+        names = frozenset(_state.brought(self._root, OWNER)) - frozenset(removed)
+        text = read_text(self._root, _dpkg.STATUS_FILE) or ""
+        return [one.name for one in _dpkg.parse_status(text, names.__contains__) if one.status == "config-files"]
 
     def _diversions(self) -> list[str]:
         """Return the source files of others that were diverted on our behalf."""

@@ -247,7 +247,7 @@ def _cuda_debian(branch: int, flavour: str, components: tuple[str, ...]) -> Root
         required=("nvidia-driver-cuda",),
         optional=("nvidia-persistenced", "nvidia-modprobe"),
         any_of=_wanted(components, names),
-        metas=("nvidia-open",) if flavour == "open" else ("cuda-drivers",),
+        metas=("cuda-drivers", "nvidia-open"),
         dkms_name="nvidia",
     )
 
@@ -266,12 +266,12 @@ def _cuda_ubuntu(branch: int, flavour: str, components: tuple[str, ...]) -> Root
     if branch >= BARE_FROM:
         optional = (*tools, "nvidia-persistenced", *optional)
         tools = ()
-    metas = ("nvidia-open",) if flavour == "open" else ("cuda-drivers",)
+    metas = ("cuda-drivers", "nvidia-open")
     return Roots(
         module=f"nvidia-dkms{tail}{flavour_tail}",
         required=(f"libnvidia-compute{tail}", *tools),
         optional=optional,
         any_of=_wanted(components, names),
-        metas=metas if branch >= BARE_FROM else (f"{metas[0]}-{branch}", *metas),
+        metas=(*(f"{meta}{tail}" for meta in metas if tail), *metas),
         dkms_name="nvidia",
     )

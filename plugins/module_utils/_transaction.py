@@ -192,7 +192,7 @@ class Transaction:
             after = read_installed(self._root)
             self._set_holds(final_holds, after)
             new = [name for name, version in former.items() if not version and name in after]
-            _state.note_brought(self._root, request.owner, new, [name for name in former if name not in after])
+            _state.note_brought(self._root, request.owner, new, self._gone(former))
             if not unfinished_names(self._root):
                 _state.remove_file(self._root, _state.MARK)
         if not failure and self._pending(request):
@@ -265,8 +265,7 @@ class Transaction:
         after = read_installed(self._root)
         self._set_holds(frozenset(str(name) for name in mark.get("holds_to_restore") or []), after, only_add=True)
         new = [name for name, version in former.items() if not version and name in after]
-        gone = [name for name in former if name not in after]
-        _state.note_brought(self._root, str(mark.get("owner") or "unknown"), new, gone)
+        _state.note_brought(self._root, str(mark.get("owner") or "unknown"), new, self._gone(former))
         _state.remove_file(self._root, _state.MARK)
         return [
             "A run started {} was killed; repaired with: {}".format(mark.get("started", "earlier"), ", ".join(done))
@@ -321,6 +320,12 @@ class Transaction:
             for name, version in former.items()
             if (name in now) != bool(version) or (version and (now[name].version != version or not now[name].installed))
         ]
+
+    def _gone(self, names: Mapping[str, str]) -> list[str]:
+        """Return those of which nothing is left, not even configuration files."""
+        text = read_text(self._root, _dpkg.STATUS_FILE) or ""
+        left = {one.name for one in _dpkg.parse_status(text, names.__contains__) if one.status != "not-installed"}
+        return [name for name in names if name not in left]
 
     def _update(self) -> None:
         # apt-get update exits with zero when a repository does not answer, unless told otherwise.

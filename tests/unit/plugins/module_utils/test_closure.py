@@ -97,7 +97,7 @@ def test_drv_05_real_open_modules_beside_securitys_firmware(bookworm_offers):
     # The security suite has no open modules: auto takes the other flavour, an explicit wish is refused.
     assert ask(DictUniverse(bookworm_offers), "535.309.01", flavours=("open", "proprietary")).flavour == "proprietary"
     text = refusal(DictUniverse(bookworm_offers), "535.309.01", flavours=("open",))
-    assert "no package of source distro carries a open kernel module" in text
+    assert "no package of source distro carries the open kernel module" in text
     assert "nvidia_driver_flavour" in text
 
 
@@ -163,7 +163,7 @@ def test_the_second_plan_changes_nothing(bookworm_offers):
 def test_drv_01_a_meta_that_brings_no_module_is_named():
     offers = [offer("cuda-drivers", "615.71.09-1", world.CUDA), offer("nvidia-driver-cuda", "615.71.09-1", world.CUDA)]
     text = refusal(DictUniverse(offers), "615.71.09", "cuda_repo", flavours=("open",))
-    assert "carries a open kernel module" in text and "nvidia-kernel-open-dkms does not exist" in text
+    assert "carries the open kernel module" in text and "nvidia-kernel-open-dkms does not exist" in text
     offers = [offer("cuda-drivers", "610.57.04-1", world.CUDA), offer("nvidia-driver-cuda", "610.57.04-1", world.CUDA)]
     text = refusal(DictUniverse(offers), "610.57.04", "cuda_repo")
     assert "the meta package cuda-drivers 610.57.04-1 depends on nothing" in text
