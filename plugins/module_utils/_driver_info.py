@@ -99,6 +99,9 @@ def collect(
     packages = package_facts(root, _driver_names.is_family)
     gpus = [device.as_dict() for device in devices if device.is_gpu]
     nouveau = nouveau_facts(root, gpus)
+    nvml = nvml_state(loaded["version"], library["version"])
+    # A driver that cannot work is not asked: the answer is known, and a client may hang.
+    ask_modes = persistence and bool(gpus) and nvml["code"] == NVML_OK
     kernel_packages = package_facts(root, lambda name: bool(_kernel_policy.PACKAGE.match(name)))
     asked = _kernel_policy.questions(kernels, kernel_packages) if kernel_candidates else []
     secure_boot = _secureboot.secure_boot(runner, root)
@@ -123,12 +126,12 @@ def collect(
         "dkms": _dkms.dkms_facts(runner, root, dkms_status),
         "loaded": loaded,
         "library": library,
-        "nvml": nvml_state(loaded["version"], library["version"]),
+        "nvml": nvml,
         "nouveau": nouveau,
         "secure_boot": secure_boot,
         "gpus": gpus,
         "nvswitches": [device.as_dict() for device in devices if device.is_nvswitch],
-        "persistenced": _persistenced.unit_facts(runner, root, persistence),
+        "persistenced": _persistenced.unit_facts(runner, root, ask_modes),
         "record": read_json(root, RECORD),
         "kernel_hold": read_json(root, KERNEL_HOLD),
         "reboot": reboot_facts(loaded["version"], library["version"], gpus, bool(nouveau["bound"])),

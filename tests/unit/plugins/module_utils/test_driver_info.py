@@ -199,3 +199,14 @@ def test_initramfs_only_on_request(node, fake_runner):
     assert _driver_info.collect(runner, str(node), running=RELEASE)["kernels"][0]["initramfs"] is None
     facts = _driver_info.collect(runner, str(node), running=RELEASE, initramfs=True)
     assert facts["kernels"][0]["initramfs"]["nouveau"] is True
+
+
+def test_persistence_is_asked_only_from_a_driver_that_can_answer(node, fake_runner):
+    runner = runner_for(fake_runner, node)
+    runner.answers["nvidia-smi"] = "00000000:17:00.0, Enabled\n"
+    facts = _driver_info.collect(runner, str(node), running=RELEASE, persistence=True)
+    assert facts["persistenced"]["modes"] == {"00000000:17:00.0": "Enabled"}
+    write(node, "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.535.309.01")
+    facts = _driver_info.collect(runner, str(node), running=RELEASE, persistence=True)
+    assert facts["persistenced"]["modes"] is None
+    assert len([call for call in runner.calls if call.startswith("nvidia-smi")]) == 1
