@@ -169,7 +169,7 @@ def _download(
     commands.append("cd /var/cache/apt/archives")
     commands.append("{} download {}".format(apt, " ".join("{}={}".format(*meta[:2]) for meta in metas)))
     chroot.inside(
-        "[%s] %d real packages into %s" % (suite.name, len(found), archives.relative_to(paths.ROOT)),
+        f"[{suite.name}] {len(found)} real packages into {archives.relative_to(paths.ROOT)}",
         root,
         "\n".join(commands),
         log,

@@ -118,7 +118,8 @@ def _finish(ready: Ready, simulated: Path | None) -> None:
         overlay.apply_to_container(suite, name)
         docker.docker("exec", "-e", "DEBIAN_FRONTEND=noninteractive", name, "/usr/lib/gpu-node-lab/install.sh", "late")
         docker.docker(
-            "commit", "--change", 'CMD ["/usr/lib/gpu-node-lab/lab-init"]', "--change", f"LABEL {paths.LABEL}-image=1", name, ready.image,
+            "commit", "--change", 'CMD ["/usr/lib/gpu-node-lab/lab-init"]',
+            "--change", f"LABEL {paths.LABEL}-image=1", name, ready.image,
         )  # fmt: skip
         docker.docker("tag", ready.image, f"{paths.IMAGE_NAME}:{suite.name}")
     finally:
@@ -166,7 +167,8 @@ def ensure(names: list[str]) -> dict[str, Ready]:
 
 def prune() -> None:
     """Removes what no present input asks for and no node uses: old images, bases and repositories."""
-    keep_images, keep_folders = set(), set()
+    keep_images: set[str] = set()
+    keep_folders: set[Path] = set()
     for suite in SUITES.values():
         ready, wanted = _ready(suite), base.wanted(suite)
         keep_images.update((ready.image, wanted.image, f"{paths.IMAGE_NAME}:{suite.name}"))

@@ -80,7 +80,7 @@ def _dispatch(options: argparse.Namespace) -> int:
     if options.command == "list":
         for name in node.names():
             report = node.boot_report(name)
-            print("%-24s %-24s %s" % (name, report.get("kernel", "-"), " ".join(report.get("loaded", []))))  # type: ignore[arg-type]
+            print(f"{name:<24} {report.kernel:<24} {' '.join(report.loaded)}")
         return 0
     if options.command == "exec":
         words = options.argv[1:] if options.argv[:1] == ["--"] else options.argv

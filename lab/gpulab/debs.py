@@ -114,7 +114,7 @@ class Release:
             lines.append(title + ":")
             for name, data in sorted(indexes.items()):
                 total = hashlib.new(algorithm, data, usedforsecurity=False).hexdigest()
-                lines.append(" %s %16d %s" % (total, len(data), name))
+                lines.append(f" {total} {len(data):16d} {name}")
         return "\n".join(lines) + "\n"
 
 

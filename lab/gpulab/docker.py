@@ -94,7 +94,7 @@ def ensure_engine() -> None:
             child = subprocess.Popen(
                 ["dockerd"], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
-        PIDFILE.write_text("%d\n" % child.pid, encoding="ascii")
+        PIDFILE.write_text(f"{child.pid}\n", encoding="ascii")
     began = time.monotonic()
     while not running():
         if time.monotonic() - began > 120:
@@ -111,14 +111,14 @@ def stop_engine() -> bool:
     pid = int(PIDFILE.read_text(encoding="ascii").strip() or 0)
     PIDFILE.unlink()
     try:
-        name = Path("/proc/%d/comm" % pid).read_text(encoding="ascii").strip()
+        name = Path(f"/proc/{pid}/comm").read_text(encoding="ascii").strip()
     except OSError:
         return False
     if name != "dockerd":
         return False
     os.kill(pid, signal.SIGTERM)
     for _ in range(300):
-        if not Path("/proc/%d" % pid).exists():
+        if not Path(f"/proc/{pid}").exists():
             break
         time.sleep(0.1)
     return True

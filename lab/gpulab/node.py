@@ -7,6 +7,7 @@ import json
 import subprocess
 import time
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from . import build, models, paths
 from .docker import docker
@@ -54,14 +55,22 @@ def inside(name: str, *argv: str, check: bool = True, stdin: str | None = None) 
     return docker("exec", *flags, name, *argv, check=check, stdin=stdin)
 
 
-def boot_report(name: str) -> dict[str, object]:
+class BootReport(NamedTuple):
     """What the simulated boot says about itself; empty before it ran."""
+
+    kernel: str = ""
+    boot_id: str = ""
+    loaded: tuple[str, ...] = ()
+
+
+def boot_report(name: str) -> BootReport:
+    """The report of the node's present boot."""
     text = inside(name, "cat", "/run/lab/boot.json", check=False)
     try:
-        found: dict[str, object] = json.loads(text)
+        found = json.loads(text)
     except ValueError:
-        return {}
-    return found
+        return BootReport()
+    return BootReport(found["kernel"], found["boot_id"], tuple(found["loaded"]))
 
 
 def _failure(name: str, why: str) -> LabError:
@@ -89,7 +98,7 @@ def wait_running(name: str, before: str = "") -> None:
         said = inside(name, "systemctl", "is-system-running", check=False).strip()
         if said == "degraded":
             raise _failure(name, "booted, but units failed")
-        if said == "running" and boot_report(name).get("boot_id") not in (None, before):
+        if said == "running" and boot_report(name).boot_id not in ("", before):
             return
         time.sleep(0.2)
     raise _failure(name, f"not up within {BOOT_TIMEOUT_S:.0f} s (systemd says {said!r})")
@@ -98,7 +107,7 @@ def wait_running(name: str, before: str = "") -> None:
 def up(wish: Wish) -> None:
     """Makes and boots a node; a node of that name and wish that already runs is left alone."""
     suite = LIKE.get(wish.like, wish.suite)
-    key = "%s/%s/%d/%s/%s" % (suite, wish.like, wish.gpus, wish.model, wish.image)
+    key = f"{suite}/{wish.like}/{wish.gpus}/{wish.model}/{wish.image}"
     if exists(wish.name):
         if not is_ours(wish.name):
             raise LabError(f"a container {wish.name} exists and is none of the lab's; choose another name")
@@ -129,7 +138,7 @@ def up(wish: Wish) -> None:
             docker("rm", "-f", "-v", wish.name, check=False)
         raise
     report = boot_report(wish.name)
-    say("{} is up after {:.1f} s: kernel {}".format(wish.name, time.monotonic() - began, report.get("kernel")))
+    say(f"{wish.name} is up after {time.monotonic() - began:.1f} s: kernel {report.kernel}")
 
 
 def _copy_state(wish: Wish) -> None:
@@ -164,12 +173,12 @@ def reboot(name: str) -> None:
     """Restarts a node; returns when the new boot is up."""
     if not is_ours(name):
         raise LabError(f"no lab node {name}")
-    before = str(boot_report(name).get("boot_id", ""))
+    before = boot_report(name).boot_id
     began = time.monotonic()
     docker("restart", "--time", "30", name)
     wait_running(name, before)
     report = boot_report(name)
-    say("{} is back after {:.1f} s: kernel {}".format(name, time.monotonic() - began, report.get("kernel")))
+    say(f"{name} is back after {time.monotonic() - began:.1f} s: kernel {report.kernel}")
 
 
 def names(every_checkout: bool = False) -> list[str]:

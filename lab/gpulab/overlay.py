@@ -50,7 +50,7 @@ def _library() -> Path:
     target = paths.CACHE / "build" / (f"libgpulab-uname.{digest([source], paths.IMAGE)}.so")
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
-        part = target.with_suffix(".%d.part" % os.getpid())
+        part = target.with_suffix(f".{os.getpid()}.part")
         output(["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", str(part), str(source)])
         part.rename(target)
     return target

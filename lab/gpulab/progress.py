@@ -69,7 +69,7 @@ def run(
         _children.discard(child)
     if rc != 0:
         tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-25:])
-        raise LabError("%s failed (exit %d). The end of %s:\n%s" % (title, rc, log, tail))
+        raise LabError(f"{title} failed (exit {rc}). The end of {log}:\n{tail}")
 
 
 def output(argv: Sequence[str], check: bool = True, stdin: str | None = None, timeout: float | None = 600) -> str:
@@ -79,10 +79,8 @@ def output(argv: Sequence[str], check: bool = True, stdin: str | None = None, ti
     except FileNotFoundError as error:
         raise LabError(f"{argv[0]} is missing; run `lab/bin/gpulab setup` first") from error
     if check and done.returncode != 0:
-        raise LabError(
-            "`%s` failed (exit %d): %s"
-            % (" ".join(argv)[:300], done.returncode, (done.stderr or done.stdout).strip()[-1500:])
-        )
+        said = (done.stderr or done.stdout).strip()[-1500:]
+        raise LabError(f"`{' '.join(argv)[:300]}` failed (exit {done.returncode}): {said}")
     return done.stdout
 
 

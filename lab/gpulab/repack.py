@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Real kernel packages with few modules: unpacking and the initramfs then take seconds instead of a minute.
 
-Name, version, relations, maintainer scripts, kernel image and configuration stay as they are; only module files that the
-lab does not need are left out (and their lines in md5sums).
+Name, version, relations, maintainer scripts, kernel image and configuration stay as they are; only module files that
+the lab does not need are left out (and their lines in md5sums).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def repack(deb: Path, log: Path) -> Path:
     sums.write_text("\n".join(kept) + "\n", encoding="utf-8")
     part = target.with_suffix(".part")
     run(
-        "repacking %s with %d of %d modules" % (deb.name, len(keep), len(modules)),
+        f"repacking {deb.name} with {len(keep)} of {len(modules)} modules",
         ["dpkg-deb", "-b", "--root-owner-group", "-Zgzip", "-z1", str(tree), str(part)],
         log,
     )

@@ -45,7 +45,7 @@ def _pick() -> tuple[grub.Choice, dict[str, str], list[str]]:
         environment = choice.environment
         notes.extend(choice.notes)
         release = os.path.basename(_kernel_file(choice.entry)).partition("-")[2]
-        if state.get("boot.panic." + release, "0") == "0":
+        if release not in state.get("boot.panic", "").split():
             return choice, state, notes
         notes.append(f"{release}: kernel panic, power cycle")
     raise SystemExit("lab-boot: kernel panic in the default kernel")
@@ -58,7 +58,7 @@ def _initramfs(release: str) -> tuple[bool, set[str]]:
         stat = os.stat(image)
     except OSError:
         return False, set()
-    key = "%s %d %d" % (release, stat.st_mtime_ns, stat.st_size)
+    key = f"{release} {stat.st_mtime_ns} {stat.st_size}"
     lines = machine.read(CACHE).splitlines()
     if lines and lines[0] == key:
         return lines[1] == "nouveau", set(lines[2].split())

@@ -56,7 +56,7 @@ def gpus(state: dict[str, str]) -> list[Gpu]:
     """The GPUs of the state file that are on the bus."""
     found = []
     for index in range(_number(state.get("gpu.count", "0"), 0, 10)):
-        prefix = "gpu.%d." % index
+        prefix = f"gpu.{index}."
 
         def get(key: str, default: str = "", prefix: str = prefix) -> str:
             return state.get(prefix + key, default)
@@ -65,7 +65,7 @@ def gpus(state: dict[str, str]) -> list[Gpu]:
             continue
         found.append(
             Gpu(
-                index=index,
+                index=_number(get("minor", str(index)), index, 10),
                 address=get("pci", "0000:%02x:00.0" % (0x17 + index)).lower(),
                 device=_number(get("device_id"), 0x2330),
                 pci_class=_number(get("class"), 0x030200),
@@ -86,12 +86,12 @@ def refusal(gpu: Gpu, version: str, flavour: str) -> str:
     if gpu.device < PRE_TURING_END:
         if flavour == "open":
             return "open kernel modules need a GSP, which GPUs before Turing do not have"
-        return "branch %d no longer knows GPUs before Turing" % branch if branch > 580 else ""
+        return f"branch {branch} no longer knows GPUs before Turing" if branch > 580 else ""
     if flavour == "proprietary" and (gpu.device >= _BLACKWELL_FROM or gpu.device in _OPEN_ONLY):
         return "this GPU needs the open kernel modules"
     for first, last, since in _FIRST_BRANCH:
         if first <= gpu.device <= last and branch < since:
-            return "needs driver branch %d or later" % since
+            return f"needs driver branch {since} or later"
     return ""
 
 

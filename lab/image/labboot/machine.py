@@ -108,7 +108,11 @@ def add_device(gpu: Gpu) -> None:
     """One PCI function as sysfs shows it."""
     path = device_path(gpu)
     os.makedirs(path, exist_ok=True)
-    alias = f"pci:v{gpu.vendor:08X}d{gpu.device:08X}sv{gpu.subsystem_vendor:08X}sd{gpu.subsystem_device:08X}bc{gpu.pci_class >> 16:02X}sc{gpu.pci_class >> 8 & 0xFF:02X}i{gpu.pci_class & 0xFF:02X}"
+    code = f"{gpu.pci_class:06X}"
+    alias = (
+        f"pci:v{gpu.vendor:08X}d{gpu.device:08X}sv{gpu.subsystem_vendor:08X}sd{gpu.subsystem_device:08X}"
+        f"bc{code[:2]}sc{code[2:4]}i{code[4:]}"
+    )
     for name, text in {
         "vendor": f"0x{gpu.vendor:04x}",
         "device": f"0x{gpu.device:04x}",
@@ -160,7 +164,7 @@ def unbind_all(driver: str) -> None:
 
 def make_nodes(minors: list[int], control: bool, uvm: bool) -> None:
     """/dev/nvidia*: true character devices, which the container may not open."""
-    wanted = {"/dev/nvidia%d" % minor: (NVIDIA_MAJOR, minor) for minor in minors}
+    wanted = {f"/dev/nvidia{minor}": (NVIDIA_MAJOR, minor) for minor in minors}
     if control:
         wanted["/dev/nvidiactl"] = (NVIDIA_MAJOR, 255)
     if uvm:

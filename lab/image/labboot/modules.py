@@ -15,7 +15,7 @@ from .kernels import module_index, normalise
 STATE = "/var/lib/simgpu/state"
 MODPROBE = "/usr/lib/gpu-node-lab/kmod/modprobe"
 COMPILER = "gcc version 12.2.0 (Debian 12.2.0-14)"
-# Debian renames the files (nvidia-current.ko, of the open flavour nvidia-current-open.ko); the module inside keeps its name.
+# Debian renames the files (nvidia-current.ko, of the open flavour nvidia-current-open.ko), not the module inside.
 _RENAMED = ("_current_open", "_current")
 _FAMILY = ("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm")
 _USES = {"nvidia_uvm": ["nvidia"], "nvidia_modeset": ["nvidia"], "nvidia_drm": ["nvidia", "nvidia_modeset"]}
@@ -36,10 +36,9 @@ def _remember(names: list[str]) -> None:
     lines = []
     for name in reversed(names):
         users = [user for user in names if name in _USES.get(user, [])]
-        lines.append(
-            "%s %d %d %s Live 0x0000000000000000 (POE)\n"
-            % (name, 62000000 if name == "nvidia" else 1800000, len(users), "".join(u + "," for u in users) or "-")
-        )
+        size = 62000000 if name == "nvidia" else 1800000
+        shown = "".join(user + "," for user in users) or "-"
+        lines.append(f"{name} {size} {len(users)} {shown} Live 0x0000000000000000 (POE)\n")
     host = machine.read(machine.RUN + "/host-proc-modules")
     machine.write(machine.FACES + "/proc/modules", "".join(lines) + host)
     for name in names:
@@ -49,7 +48,7 @@ def _remember(names: list[str]) -> None:
         os.makedirs(holders, exist_ok=True)
         for user in users:
             os.symlink("../../" + user, os.path.join(holders, user))
-        machine.write(f"/sys/module/{name}/refcnt", "%d\n" % len(users))
+        machine.write(f"/sys/module/{name}/refcnt", f"{len(users)}\n")
 
 
 def modinfo(path: str, field: str) -> str:
@@ -125,8 +124,8 @@ def load_nvidia(release: str, parameters: list[str] | None = None) -> list[str]:
         machine.bind(gpu, "nvidia")
         machine.write(
             f"/proc/driver/nvidia/gpus/{gpu.address}/information",
-            "Model: \t\t %s\nIRQ:   \t\t 0\nGPU UUID: \t %s\nBus Type: \t PCIe\nBus Location: \t %s\nDevice Minor: \t %d\n"
-            % (gpu.name, gpu.uuid, gpu.address, gpu.index),
+            f"Model: \t\t {gpu.name}\nIRQ:   \t\t 0\nGPU UUID: \t {gpu.uuid}\nBus Type: \t PCIe\n"
+            f"Bus Location: \t {gpu.address}\nDevice Minor: \t {gpu.index}\n",
         )
     built = time.strftime("%a %b %e %H:%M:%S UTC %Y", time.gmtime(os.stat(path).st_mtime))
     machine.write("/proc/driver/nvidia/version", version_text(version, flavour, built, COMPILER))
