@@ -68,6 +68,8 @@ _BLACKLIST = re.compile(
 _BLACKLIST_CMDLINE = re.compile(
     r"(?:^|\s)(?:modprobe\.blacklist|module_blacklist|rd\.driver\.blacklist)=\S*\bnouveau\b"
 )
+#: Priority of an ordinary archive; apt does not take newer versions from below by itself.
+_AUTOMATIC = 500
 _APT_BLACKLIST = re.compile(r'^Unattended-Upgrade::Package-Blacklist::\S* "(.*)";$', re.MULTILINE)
 _APT_ENABLED = re.compile(r'^APT::Periodic::Unattended-Upgrade "(.*)";$', re.MULTILINE)
 
@@ -270,8 +272,8 @@ def candidate_facts(runner: Runner, names: list[str]) -> dict[str, dict[str, Any
 def parse_policy(text: str) -> dict[str, dict[str, Any]]:
     """Return ``apt-cache policy`` by package: ``installed``, ``candidate`` and ``newer``.
 
-    ``newer`` holds the versions above the installed one, newest first; each is ``{version, security}``, where
-    ``security`` says that an archive for security updates has it.
+    ``newer`` holds the versions above the installed one that apt would take by itself (not those of backports), newest
+    first; each is ``{version, security}``, where ``security`` says that an archive for security updates has it.
     """
     found: dict[str, dict[str, Any]] = {}
     entry: dict[str, Any] = {}
@@ -289,7 +291,8 @@ def parse_policy(text: str) -> dict[str, dict[str, Any]]:
             below, version = True, None
         elif re.match(r"^     \S+ -?\d+$", line) and not below:
             version = {"version": words[0], "security": False}
-            entry["newer"].append(version)
+            if int(words[1]) >= _AUTOMATIC:
+                entry["newer"].append(version)
         elif version is not None and re.match(r"^ {8,}-?\d+ ", line):
             version["security"] = bool(version["security"]) or "security" in line
     for entry in found.values():
