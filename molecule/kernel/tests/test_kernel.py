@@ -48,4 +48,3 @@ def test_krn_06_the_hold_is_opt_in_dated_and_says_what_it_holds(host, policy):
     assert set(content["held"]) >= METAS
     assert content["since"].endswith("Z")
     assert "skipped" in content
-

@@ -78,8 +78,11 @@ class Machine:
         self.module = folder / "version"
         self.module.write_text(BANNER)
         self.environment = {
-            **os.environ, "LD_LIBRARY_PATH": str(compiled), "SIMGPU_STATE": str(folder / "state"),
-            "SIMGPU_PROC_VERSION": str(self.module), "SIMGPU_RUN": str(folder / "run"),
+            **os.environ,
+            "LD_LIBRARY_PATH": str(compiled),
+            "SIMGPU_STATE": str(folder / "state"),
+            "SIMGPU_PROC_VERSION": str(self.module),
+            "SIMGPU_RUN": str(folder / "run"),
         }
         self.simgpu("init", "--gpus", "2", "--model", "h100-sxm", "--seed", "test")
 
@@ -141,9 +144,13 @@ def test_the_open_modules_banner_is_read_too(machine):
     assert machine.nvml()["driver"] == DRIVER
 
 
-@pytest.mark.parametrize(("words", "path"), [
-    (["nvml.init_error=999"], ("init", "error")), (["rc.nvmlInitWithFlags=999"], ("init", "error")),
-])
+@pytest.mark.parametrize(
+    ("words", "path"),
+    [
+        (["nvml.init_error=999"], ("init", "error")),
+        (["rc.nvmlInitWithFlags=999"], ("init", "error")),
+    ],
+)
 def test_the_state_can_make_initialisation_fail(machine, words, path):
     machine.simgpu("set", *words)
     assert machine.nvml()[path[0]][path[1]] == 999
@@ -160,8 +167,11 @@ def test_nvidia_smi_stand_in_lists_and_queries(machine):
     listed = machine.tool("nvidia-smi", "-L")
     assert listed.returncode == 0
     assert re.fullmatch(r"GPU 0: NVIDIA H100 80GB HBM3 \(UUID: GPU-[0-9a-f-]+\)", listed.stdout.splitlines()[0])
-    query = machine.tool("nvidia-smi", "--query-gpu=index,pci.bus_id,memory.total,driver_version,persistence_mode",
-                         "--format=csv,noheader")
+    query = machine.tool(
+        "nvidia-smi",
+        "--query-gpu=index,pci.bus_id,memory.total,driver_version,persistence_mode",
+        "--format=csv,noheader",
+    )
     assert query.stdout.splitlines()[1] == f"1, 00000000:2A:00.0, 81559 MiB, {DRIVER}, Disabled"
     assert "stand-in" in machine.tool("nvidia-smi", "--help").stdout
     assert "stand-in" in machine.tool("nvidia-smi", "--version").stdout
@@ -190,9 +200,14 @@ def stop_daemon(machine):
     subprocess.run(["timeout", "60", "sh", "-c", f"while [ -e {pid_file} ]; do sleep 0.05; done"], check=True)
 
 
-@pytest.mark.parametrize(("option", "mode"), [
-    ("--persistence-mode", 1), ("--verbose", 1), ("--no-persistence-mode", 0),
-])
+@pytest.mark.parametrize(
+    ("option", "mode"),
+    [
+        ("--persistence-mode", 1),
+        ("--verbose", 1),
+        ("--no-persistence-mode", 0),
+    ],
+)
 def test_persistence_daemon_sets_the_mode_and_takes_it_back(machine, option, mode):
     result = machine.tool("nvidia-persistenced", option)
     assert result.returncode == 0

@@ -53,8 +53,13 @@ def holds(have: str, operator: str, wanted: str) -> bool:
         names = {"<<": "lt", "<=": "le", "=": "eq", ">=": "ge", ">>": "gt"}
         argv = ["dpkg", "--compare-versions", have, names[operator], wanted]
         return subprocess.run(argv, check=False).returncode == 0
-    return {"<<": order(have) < order(wanted), "<=": order(have) <= order(wanted), "=": have == wanted,
-            ">=": order(have) >= order(wanted), ">>": order(have) > order(wanted)}[operator]
+    return {
+        "<<": order(have) < order(wanted),
+        "<=": order(have) <= order(wanted),
+        "=": have == wanted,
+        ">=": order(have) >= order(wanted),
+        ">>": order(have) > order(wanted),
+    }[operator]
 
 
 def offers(universe: str) -> dict:
@@ -64,8 +69,11 @@ def offers(universe: str) -> dict:
         if universe_of(repository.path) != universe:
             continue
         found.setdefault(package.name, set()).add(package.version)
-        for name, _sign, version in (group[0] for group in alternatives(package.relations[PROVIDED_BY_LAB])) \
-                if package.relations.get(PROVIDED_BY_LAB) else ():
+        for name, _sign, version in (
+            (group[0] for group in alternatives(package.relations[PROVIDED_BY_LAB]))
+            if package.relations.get(PROVIDED_BY_LAB)
+            else ()
+        ):
             found.setdefault(name, set()).add(version)
     return found
 
@@ -80,8 +88,9 @@ def test_every_dependency_can_be_had(universe):
             return True
         key = (name, operator, version)
         if key not in cache:
-            cache[key] = any(operator is None or (have and holds(have, operator, version))
-                             for have in found.get(name, ()))
+            cache[key] = any(
+                operator is None or (have and holds(have, operator, version)) for have in found.get(name, ())
+            )
         return cache[key]
 
     missing = []
@@ -125,15 +134,24 @@ def test_the_versions_that_scenarios_count_on():
 
 
 def test_components_are_debians():
-    places = {(package.name, repository.path.rsplit("/", 1)[1]) for repository, package in ALL
-              if repository.path.startswith("debian/")}
-    assert {("nvidia-open-kernel-dkms", "contrib"), ("nvidia-persistenced", "contrib"), ("nvidia-modprobe", "contrib"),
-            ("firmware-nvidia-gsp", "non-free-firmware"), ("nvidia-kernel-dkms", "non-free")} <= places
+    places = {
+        (package.name, repository.path.rsplit("/", 1)[1])
+        for repository, package in ALL
+        if repository.path.startswith("debian/")
+    }
+    assert {
+        ("nvidia-open-kernel-dkms", "contrib"),
+        ("nvidia-persistenced", "contrib"),
+        ("nvidia-modprobe", "contrib"),
+        ("firmware-nvidia-gsp", "non-free-firmware"),
+        ("nvidia-kernel-dkms", "non-free"),
+    } <= places
 
 
 def cuda(distro: str, name: str) -> list:
-    return [package for repository, package in ALL
-            if repository.path == f"cuda/{distro}/x86_64" and package.name == name]
+    return [
+        package for repository, package in ALL if repository.path == f"cuda/{distro}/x86_64" and package.name == name
+    ]
 
 
 def test_drv_01_newest_cuda_drivers_depends_on_nothing():
@@ -192,9 +210,14 @@ def test_cud_02_keyring_brings_a_source_file_of_its_own():
     assert any(entry.path == "/etc/apt/sources.list.d/cuda-debian12-x86_64.list" for entry in keyring.entries)
 
 
-@pytest.mark.parametrize(("version", "known"), [
-    ("535.183.06", "6.1"), ("535.261.03", "6.1 to 6.12"), ("550.163.01", "6.1 to 6.12"),
-])
+@pytest.mark.parametrize(
+    ("version", "known"),
+    [
+        ("535.183.06", "6.1"),
+        ("535.261.03", "6.1 to 6.12"),
+        ("550.163.01", "6.1 to 6.12"),
+    ],
+)
 def test_module_source_names_the_kernels_it_knows(tmp_path, version, known):
     module_source("nvidia-current", version, "proprietary", "nvidia-current", tmp_path)
     assert f'does not know this kernel: it knows {known}"' in (tmp_path / "stand_in.h").read_text()
@@ -205,10 +228,15 @@ def test_module_source_names_the_kernels_it_knows(tmp_path, version, known):
         assert not re.search("@[A-Z]+@", path.read_text())
 
 
-@pytest.mark.parametrize(("driver", "release", "known"), [
-    ("535.183.06", "6.1.0-57-amd64", True), ("535.183.06", "6.12.95+deb12-amd64", False),
-    ("550.163.01", "6.12.118-amd64", True), ("550.163.01", "7.3.4-amd64", False),
-])
+@pytest.mark.parametrize(
+    ("driver", "release", "known"),
+    [
+        ("535.183.06", "6.1.0-57-amd64", True),
+        ("535.183.06", "6.12.95+deb12-amd64", False),
+        ("550.163.01", "6.12.118-amd64", True),
+        ("550.163.01", "7.3.4-amd64", False),
+    ],
+)
 def test_which_driver_knows_which_kernel(driver, release, known):
     assert ubuntu.knows(driver, release) is known
 
@@ -224,8 +252,9 @@ def test_a_package_is_the_same_bytes_twice_and_has_its_parts(tmp_path, monkeypat
     first = builder.make_deb(package, tmp_path / "a", artifacts)
     second = builder.make_deb(package, tmp_path / "b", artifacts)
     assert first.read_bytes() == second.read_bytes()
-    fields = subprocess.run(["dpkg-deb", "-f", str(first), "Source", "Provides"], capture_output=True, text=True,
-                            check=True).stdout
+    fields = subprocess.run(
+        ["dpkg-deb", "-f", str(first), "Source", "Provides"], capture_output=True, text=True, check=True
+    ).stdout
     assert "Source: nvidia-graphics-drivers" in fields
     subprocess.run(["dpkg-deb", "-R", str(first), str(tmp_path / "tree")], check=True)
     assert "blacklist nouveau" in (tmp_path / "tree/etc/nvidia/current/nvidia-blacklists-nouveau.conf").read_text()
@@ -256,6 +285,10 @@ def test_filename_has_no_epoch():
 
 
 def test_every_driver_of_the_catalog_has_a_row():
-    used = {entry.data.split(":")[1] for _name, package in ALL for entry in package.entries
-            if entry.kind == "artifact" and entry.data.startswith(("nvml:", "cuda:"))}
+    used = {
+        entry.data.split(":")[1]
+        for _name, package in ALL
+        for entry in package.entries
+        if entry.kind == "artifact" and entry.data.startswith(("nvml:", "cuda:"))
+    }
     assert used <= set(DRIVERS)

@@ -25,8 +25,9 @@ simgpu = load()
 
 
 def call(state: Path, *words: str) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, str(PATH), "--state", str(state), *words], capture_output=True, text=True,
-                          check=False)
+    return subprocess.run(
+        [sys.executable, str(PATH), "--state", str(state), *words], capture_output=True, text=True, check=False
+    )
 
 
 def values(state: Path) -> dict:
@@ -94,17 +95,20 @@ def test_unset_and_boot(tmp_path):
     assert "gpu.0.lost" not in found
 
 
-@pytest.mark.parametrize(("words", "part"), [
-    (["init", "--model", "h900"], "unknown model h900; known: a100"),
-    (["init", "--gpus", "17"], "0 to 16"),
-    (["set", "temperature=5"], "gpu=N"),
-    (["set", "gpu=2", "temperature=5"], "2 simulated GPUs"),
-    (["set", "gpu=0", "temperature=hot"], "whole number"),
-    (["set", "gpu=0"], "nothing to set"),
-    (["set", "temperature"], "not key=value"),
-    (["set", "gpu.0;x=1"], "not a key"),
-    (["unset", "nvml.nothing"], "not in"),
-])
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["init", "--model", "h900"], "unknown model h900; known: a100"),
+        (["init", "--gpus", "17"], "0 to 16"),
+        (["set", "temperature=5"], "gpu=N"),
+        (["set", "gpu=2", "temperature=5"], "2 simulated GPUs"),
+        (["set", "gpu=0", "temperature=hot"], "whole number"),
+        (["set", "gpu=0"], "nothing to set"),
+        (["set", "temperature"], "not key=value"),
+        (["set", "gpu.0;x=1"], "not a key"),
+        (["unset", "nvml.nothing"], "not in"),
+    ],
+)
 def test_wrong_words_get_one_clear_line_and_change_nothing(tmp_path, words, part):
     state = tmp_path / "state"
     call(state, "init", "--gpus", "2")
