@@ -140,3 +140,17 @@ def test_greater_sign_in_a_title_is_doubled(tmp_path):
 def test_without_grub_nothing_is_claimed(tmp_path):
     facts = _grub.boot_facts(str(tmp_path))
     assert (facts["loader"], facts["default"], facts["next_kernel"]) == ("unknown", None, None)
+
+
+def test_menu_captured_from_a_node_with_two_kernels():
+    text = (FIXTURES / "captured-bookworm.cfg").read_text()
+    menu = _grub.parse_menu(text)
+    assert [entry.kernel for entry in _grub.leaves(menu) if entry.kernel] == [
+        "6.1.0-57-amd64",
+        "6.1.0-57-amd64",
+        "6.1.0-57-amd64",
+        "6.1.0-50-amd64",
+        "6.1.0-50-amd64",
+    ]
+    assert _grub.default_in_config(text) == ("0", True)
+    assert _grub.find(menu, "1>2")[0].kernel == "6.1.0-50-amd64"
