@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Callable
 
 from . import chroot, compose, debs, docker, keys, overlay, paths, repack
 from .hashing import digest
@@ -199,9 +200,10 @@ def _index(
             ident = (head["Package"], head["Version"], head["Architecture"])
             if ident not in found:
                 continue
-            source = archives / debs.archive_name(*ident)
-            if not source.exists():
-                raise LabError(f"{source.name} was not downloaded")
+            name = debs.archive_name(*ident)
+            source = next((path for path in (archives / name, archives / "bootstrap" / name) if path.exists()), None)
+            if source is None:
+                raise LabError(f"{name} was not downloaded")
             if _SMALL.match(ident[0]) and "kernel" in head.get("Section", ""):
                 source = repack.repack(source, log)
                 stanza = debs.replace_fields(stanza, debs.file_fields(source))
@@ -230,8 +232,8 @@ def _import(base: Base, root: Path, log: Path) -> None:
             raise LabError(f"docker import of the {base.suite.name} base failed, see {log}")
 
 
-def build(base: Base) -> None:
-    """Makes the base unless it is there."""
+def build(base: Base, pool_ready: Callable[[], None]) -> None:
+    """Makes the base unless it is there; calls back once the real packages lie in its pool, long before the image."""
     suite = base.suite
     if base.complete():
         return
@@ -245,10 +247,11 @@ def build(base: Base) -> None:
     root.parent.mkdir(parents=True, exist_ok=True)
     archives = paths.ARCHIVES / suite.name
     try:
-        _bootstrap(suite, root, archives, log)
+        _bootstrap(suite, root, archives / "bootstrap", log)
         found, lists = _download(suite, root, archives, log)
         _index(suite, partial, archives, found, lists, log)
         partial.rename(base.folder)
+        pool_ready()
         tree = paths.WORK / ("repo-" + suite.name)
         shutil.rmtree(tree, ignore_errors=True)
         compose.compose(suite, base.index(), base.folder, None, tree)

@@ -60,8 +60,10 @@ def _simulated(log: Path) -> Path | None:
     return target
 
 
-def _with_modules(suite: Suite, pool: Path, key: str, log: Path) -> Path:
+def _with_modules(suite: Suite, pool: Path, key: str, log: Path) -> Path | None:
     """The Ubuntu packages once more, with prebuilt modules for the kernels in the pool of real packages."""
+    if not _packages_key():
+        return None
     target = paths.SIMULATED / (f"{_packages_key()}-{suite.name}-{key}")
     if not target.exists():
         part = target.with_name(target.name + ".part")
@@ -96,7 +98,7 @@ def _complete(ready: Ready) -> bool:
     return ready.repository.is_dir() and docker.image_exists(ready.image)
 
 
-def _finish(ready: Ready, simulated: Path | None) -> None:
+def _finish(ready: Ready, simulated: Path | None, modules: Path | None) -> None:
     """Repository and image over the base."""
     suite = ready.suite
     wanted = base.wanted(suite)
@@ -104,8 +106,6 @@ def _finish(ready: Ready, simulated: Path | None) -> None:
         say(f"[{suite.name}] local repositories")
         part = ready.repository.with_suffix(".part")
         shutil.rmtree(part, ignore_errors=True)
-        log = paths.LOGS / (f"modules-{suite.name}.log")
-        modules = _with_modules(suite, wanted.folder / "pool", wanted.key, log) if simulated else None
         compose.compose(suite, wanted.index(), wanted.folder, simulated, part, modules)
         part.rename(ready.repository)
     name = f"gpulab-build-{suite.name}-{uuid.uuid4().hex[:6]}"
@@ -126,13 +126,21 @@ def _finish(ready: Ready, simulated: Path | None) -> None:
         docker.docker("rm", "-f", name, check=False)
 
 
-def _build(suite: Suite, simulated: concurrent.futures.Future[Path | None]) -> Ready:
+def _build(suite: Suite, simulated: concurrent.futures.Future[Path | None], pool: concurrent.futures.Executor) -> Ready:
     wanted = base.wanted(suite)
-    base.build(wanted)
+    modules: list[concurrent.futures.Future[Path | None]] = []
+
+    def pool_ready() -> None:
+        log = paths.LOGS / f"modules-{suite.name}.log"
+        modules.append(pool.submit(_with_modules, suite, wanted.folder / "pool", wanted.key, log))
+
+    base.build(wanted, pool_ready)
     ready = _ready(suite)
     packages = simulated.result()
     if not _complete(ready):
-        _finish(ready, packages)
+        if not modules:
+            pool_ready()
+        _finish(ready, packages, modules[0].result())
     link = paths.CURRENT / suite.name
     link.parent.mkdir(parents=True, exist_ok=True)
     if not link.is_symlink() or os.readlink(link) != str(ready.repository):
@@ -152,10 +160,10 @@ def ensure(names: list[str]) -> dict[str, Ready]:
     found = {suite.name: _ready(suite) for suite in suites}
     if all(_complete(ready) and (paths.CURRENT / name).exists() for name, ready in found.items()):
         return found
-    with locked(paths.CACHE / "setup.lock"), concurrent.futures.ThreadPoolExecutor(max_workers=3) as pool:
+    with locked(paths.CACHE / "setup.lock"), concurrent.futures.ThreadPoolExecutor(max_workers=5) as pool:
         try:
             simulated = pool.submit(_simulated, paths.LOGS / "simulated.log")
-            jobs = {suite.name: pool.submit(_build, suite, simulated) for suite in suites}
+            jobs = {suite.name: pool.submit(_build, suite, simulated, pool) for suite in suites}
             done, _ = concurrent.futures.wait(jobs.values(), return_when=concurrent.futures.FIRST_EXCEPTION)
             for job in done:
                 job.result()

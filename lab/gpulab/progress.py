@@ -16,6 +16,7 @@ from typing import Iterator, Sequence
 HEARTBEAT_S = 10.0
 _start = time.monotonic()
 _lock = threading.Lock()
+_stopping = threading.Event()
 _children: set[subprocess.Popen[bytes]] = set()
 
 
@@ -48,6 +49,8 @@ def run(
     stdin: int | None = subprocess.DEVNULL,
 ) -> None:
     """Runs a long command: output to the log, every ten seconds its last line to the screen, the tail on failure."""
+    if _stopping.is_set():
+        raise LabError(f"{title}: not begun, because the run is being stopped")
     log.parent.mkdir(parents=True, exist_ok=True)
     say(title)
     began = time.monotonic()
@@ -85,7 +88,8 @@ def output(argv: Sequence[str], check: bool = True, stdin: str | None = None, ti
 
 
 def stop_children() -> None:
-    """Ends what `run` started; called when the operator interrupts."""
+    """Ends what `run` started and lets it start nothing more; called when the operator interrupts."""
+    _stopping.set()
     for child in list(_children):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGTERM)
