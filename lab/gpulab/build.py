@@ -10,8 +10,9 @@ import sys
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from . import base, compose, docker, keys, overlay, paths
+from . import base, compose, debs, docker, keys, overlay, paths
 from .hashing import digest, files_below
 from .progress import LabError, locked, run, say, stop_children
 from .suites import SUITES, Suite
@@ -60,17 +61,32 @@ def _simulated(log: Path) -> Path | None:
     return target
 
 
-def _with_modules(suite: Suite, pool: Path, key: str, log: Path) -> Path | None:
-    """The Ubuntu packages once more, with prebuilt modules for the kernels in the pool of real packages."""
+def _headers(wanted: base.Base, folder: Path) -> None:
+    """The header packages of the kernel that is in the image; modules for the others would only cost time."""
+    stanzas: Any = wanted.index()[wanted.suite.kernel_suites[0]]["stanzas"]
+    meta = next(head for head in map(debs.fields, stanzas) if head["Package"] == "linux-headers-amd64")
+    release = meta["Depends"].split()[0].removeprefix("linux-headers-").removesuffix("-amd64")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for pattern in (f"linux-headers-{release}-*.deb", "linux-kbuild-*.deb"):
+        for path in (wanted.folder / "pool").rglob(pattern):
+            os.link(path, folder / path.name)
+
+
+def _with_modules(wanted: base.Base, log: Path) -> Path | None:
+    """The Ubuntu packages once more, with prebuilt modules for the kernel that is in the image."""
+    suite = wanted.suite
     if not _packages_key():
         return None
-    target = paths.SIMULATED / (f"{_packages_key()}-{suite.name}-{key}")
+    target = paths.SIMULATED / (f"{_packages_key()}-{suite.name}-{wanted.key}")
     if not target.exists():
         part = target.with_name(target.name + ".part")
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
+        pool = paths.WORK / f"headers-{suite.name}"
+        _headers(wanted, pool)
         run(
-            f"building prebuilt modules for the kernels of {suite.name}",
+            f"building prebuilt modules for the kernel of {suite.name}",
             [
                 sys.executable, str(paths.PACKAGES / "build.py"), "--out", str(part),
                 "--only", "ubuntu/" + compose.UBUNTU_ON[suite.name][0], "--headers-pool", str(pool),
@@ -79,6 +95,7 @@ def _with_modules(suite: Suite, pool: Path, key: str, log: Path) -> Path | None:
             {**os.environ, "LC_ALL": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"},
         )  # fmt: skip
         part.rename(target)
+        shutil.rmtree(pool)
     return target
 
 
@@ -86,7 +103,13 @@ def _ready(suite: Suite) -> Ready:
     """Names that today's inputs ask for; pure computation over files."""
     wanted = base.wanted(suite)
     here = Path(__file__).parent
-    key = digest([here / "compose.py", here / "debs.py"], here, wanted.key, _packages_key(), overlay.key(suite))
+    key = digest(
+        [here / name for name in ("build.py", "compose.py", "debs.py")],
+        here,
+        wanted.key,
+        _packages_key(),
+        overlay.key(suite),
+    )
     return Ready(
         suite,
         f"{paths.IMAGE_NAME}:{suite.name}-{key}",
@@ -132,7 +155,7 @@ def _build(suite: Suite, simulated: concurrent.futures.Future[Path | None], pool
 
     def pool_ready() -> None:
         log = paths.LOGS / f"modules-{suite.name}.log"
-        modules.append(pool.submit(_with_modules, suite, wanted.folder / "pool", wanted.key, log))
+        modules.append(pool.submit(_with_modules, wanted, log))
 
     base.build(wanted, pool_ready)
     ready = _ready(suite)

@@ -100,7 +100,8 @@ def _dispatch(options: argparse.Namespace) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """Entry point."""
     options = _parser().parse_args(arguments)
-    signal.signal(signal.SIGTERM, _interrupted)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _interrupted)
     try:
         return _dispatch(options)
     except LabError as error:
