@@ -23,6 +23,8 @@ TOOLS = (
     ("gpg", "gnupg"),
     ("gcc", "gcc"),
     ("/usr/include/stdio.h", "libc6-dev"),
+    ("make", "make"),
+    ("/usr/lib/x86_64-linux-gnu/libelf.so.1", "libelf1"),
     ("dpkg-deb", "dpkg"),
     ("xz", "xz-utils"),
     ("zstd", "zstd"),
@@ -104,6 +106,15 @@ def ensure_engine() -> None:
     say("Docker Engine {} runs".format(output(["docker", "version", "--format", "{{.Server.Version}}"]).strip()))
 
 
+def _alive(pid: int) -> bool:
+    """Whether the process still runs; one that waits to be reaped does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(") ")[2][:1]
+    except OSError:
+        return False
+    return state != "Z"
+
+
 def stop_engine() -> bool:
     """Stops the dockerd that ensure_engine started, no other one."""
     if not PIDFILE.exists():
@@ -118,7 +129,7 @@ def stop_engine() -> bool:
         return False
     os.kill(pid, signal.SIGTERM)
     for _ in range(300):
-        if not Path(f"/proc/{pid}").exists():
+        if not _alive(pid):
             break
         time.sleep(0.1)
     return True
