@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The slow part, made once a suite: base system, closure of what roles install later, small kernels, base image."""
+"""The slow part, made once a suite: base system, closure of what roles install later, small kernels.
+
+Only what decides the content is in here: a change of this file makes everything again.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,16 @@ import json
 import os
 import re
 import shutil
-import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable
 
-from . import chroot, compose, debs, docker, keys, overlay, paths, repack
-from .hashing import digest
-from .progress import LabError, run, say
-from .suites import BASE_PACKAGES, KERNEL_MODULES, NODE_PACKAGES, OFFERED_PACKAGES, SUITES, Suite
+from . import chroot, compose, debs, overlay, paths, repack
+from .progress import LabError, run, step
+from .suites import BASE_PACKAGES, NODE_PACKAGES, OFFERED_PACKAGES, Suite
 
-_INPUTS = ("base.py", "chroot.py", "repack.py", "suites.py")
 _INST = re.compile(r"^Inst (\S+) (?:\[[^\]]*\] )?\((\S+) .*\[(\w+)\]\)")
 _SMALL = re.compile(r"^linux-(image|modules)-\d")
+_APT = "apt-get -o Acquire::Retries=3"
 _NO_DOCS = (
     "path-exclude=/usr/share/doc/*",
     "path-include=/usr/share/doc/*/copyright",
@@ -48,43 +48,13 @@ rm -f /var/lib/dbus/machine-id
 """
 
 
-@dataclass(frozen=True)
-class Base:
-    """The result: where the index fragments lie, and the engine's image."""
-
-    suite: Suite
-    key: str
-
-    @property
-    def folder(self) -> Path:
-        return paths.BASES / (f"{self.suite.name}-{self.key}")
-
-    @property
-    def image(self) -> str:
-        return f"{paths.IMAGE_NAME}-base:{self.suite.name}-{self.key}"
-
-    def complete(self) -> bool:
-        return (self.folder / "index.json").exists() and docker.image_exists(self.image)
-
-    def index(self) -> dict[str, dict[str, object]]:
-        """archive -> {"release": {...}, "stanzas": [...]} of the real packages."""
-        data: dict[str, dict[str, object]] = json.loads((self.folder / "index.json").read_text(encoding="utf-8"))
-        return data
-
-
-def wanted(suite: Suite) -> Base:
-    """The base that today's inputs ask for."""
-    folder = Path(__file__).parent
-    key = digest([folder / name for name in _INPUTS], folder, suite.name, keys.fingerprint("debian"))
-    return Base(suite, key)
-
-
 def _bootstrap(suite: Suite, root: Path, archives: Path, log: Path) -> None:
     archives.mkdir(parents=True, exist_ok=True)
     cache = str(archives)
     run(
         f"[{suite.name}] base system with mmdebstrap",
         [
+            *("unshare", "--mount", "--propagation", "private"),  # its mounts end with it, however it ends
             "mmdebstrap",
             "--mode=root",
             "--variant=minbase",
@@ -103,6 +73,12 @@ def _bootstrap(suite: Suite, root: Path, archives: Path, log: Path) -> None:
         log,
         {**os.environ, "LC_ALL": "C.UTF-8"},
     )
+
+
+def read_index(folder: Path) -> dict[str, dict[str, object]]:
+    """archive -> {"release": {...}, "stanzas": [...]} of the real packages."""
+    data: dict[str, dict[str, object]] = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+    return data
 
 
 def _lists(root: Path) -> dict[str, tuple[Path, Path]]:
@@ -148,19 +124,18 @@ def _download(
     extra = root / "etc/apt/sources.list.d/backports.list"
     extra.write_text(line.replace(f" {suite.name} ", f" {suite.name}-backports ") + "\n", encoding="utf-8")
     binds = {archives: "/var/cache/apt/archives"}
-    chroot.inside(f"[{suite.name}] package lists", root, "apt-get -o Acquire::Languages=none update", log, binds)
+    update = f"{_APT} -o Acquire::Languages=none -o APT::Update::Error-Mode=any update"
+    chroot.inside(f"[{suite.name}] package lists", root, update, log, binds)
     lists = _lists(root)
 
     found: set[tuple[str, str, str]] = set()
-    apt = "apt-get -o APT::Install-Recommends=false -o APT::Sandbox::User=root -y"
+    apt = f"{_APT} -o APT::Install-Recommends=false -o APT::Sandbox::User=root -y"
     kernels, metas = _kernels(suite, lists)
     groups = [" ".join([*OFFERED_PACKAGES, *NODE_PACKAGES, *suite.extra_packages, *kernels]), *suite.alone_packages]
-    shown = chroot.ask(
-        root,
-        "dpkg-query -W -f 'Inst ${Package} (${Version} . [${Architecture}])\\n'\n"
-        + "\n".join(f"{apt} -s install {group}" for group in groups),
-        binds,
-    )
+    questions = ["dpkg-query -W -f 'Inst ${Package} (${Version} . [${Architecture}])\\n'"]
+    questions += [f"{apt} -s install {group}" for group in groups]
+    with step(f"[{suite.name}] which packages belong together"):
+        shown = chroot.ask(root, "\n".join(questions), binds)
     for row in shown.splitlines():
         match = _INST.match(row)
         if match:
@@ -202,8 +177,8 @@ def _index(
                 continue
             name = debs.archive_name(*ident)
             source = next((path for path in (archives / name, archives / "bootstrap" / name) if path.exists()), None)
-            if source is None:
-                raise LabError(f"{name} was not downloaded")
+            if source is None or source.stat().st_size != int(head["Size"]):
+                raise LabError(f"{name} was not downloaded, or only in part")
             if _SMALL.match(ident[0]) and "kernel" in head.get("Section", ""):
                 source = repack.repack(source, log)
                 stanza = debs.replace_fields(stanza, debs.file_fields(source))
@@ -217,64 +192,28 @@ def _index(
     (folder / "index.json").write_text(json.dumps(data), encoding="utf-8")
 
 
-def _import(base: Base, root: Path, log: Path) -> None:
-    say(f"[{base.suite.name}] importing the base image")
-    with log.open("ab") as out:
-        pack = subprocess.Popen(["tar", "-C", str(root), "-c", "."], stdout=subprocess.PIPE, stderr=out)
-        done = subprocess.run(
-            ["docker", "import", "--change", 'CMD ["/sbin/init"]', "-", base.image],
-            stdin=pack.stdout,
-            stdout=out,
-            stderr=out,
-            check=False,
-        )
-        if pack.wait() != 0 or done.returncode != 0:
-            raise LabError(f"docker import of the {base.suite.name} base failed, see {log}")
+def make(suite: Suite, root: Path, target: Path, archives: Path, log: Path, indexed: Callable[[], Path]) -> None:
+    """Fills root with the base system and target with index and pool of the real packages.
 
-
-def build(base: Base, pool_ready: Callable[[], None]) -> None:
-    """Makes the base unless it is there; calls back once the real packages lie in its pool, long before the image."""
-    suite = base.suite
-    if base.complete():
-        return
-    log = paths.LOGS / (f"base-{suite.name}.log")
-    log.unlink(missing_ok=True)
-    root = paths.WORK / ("root-" + suite.name)
-    partial = base.folder.with_suffix(".part")
-    for folder in (root, partial, base.folder):
-        shutil.rmtree(folder, ignore_errors=True)
-    partial.mkdir(parents=True)
-    root.parent.mkdir(parents=True, exist_ok=True)
-    archives = paths.ARCHIVES / suite.name
-    try:
-        _bootstrap(suite, root, archives / "bootstrap", log)
-        found, lists = _download(suite, root, archives, log)
-        _index(suite, partial, archives, found, lists, log)
-        partial.rename(base.folder)
-        pool_ready()
-        tree = paths.WORK / ("repo-" + suite.name)
-        shutil.rmtree(tree, ignore_errors=True)
-        compose.compose(suite, base.index(), base.folder, None, tree)
-        shutil.rmtree(root / "var/lib/apt/lists")
-        (root / "var/lib/apt/lists").mkdir()
-        (root / "etc/apt/sources.list.d/backports.list").unlink()
-        (root / "etc/apt/sources.list").unlink()
-        overlay.apply_to_tree(suite, root, log)
-        chroot.inside(
-            f"[{suite.name}] kernel and boot loader into the base image",
-            root,
-            "/usr/lib/gpu-node-lab/install.sh early\n" + _NODE_SETUP.format(packages=" ".join(NODE_PACKAGES)),
-            log,
-            {tree: "/srv/lab"},
-        )
-        _import(base, root, log)
-        shutil.rmtree(tree, ignore_errors=True)
-    except BaseException:
-        shutil.rmtree(base.folder, ignore_errors=True)
-        raise
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-__all__ = ["Base", "KERNEL_MODULES", "SUITES", "build", "wanted"]
+    Calls back once target is complete, long before root is; the caller may move it, and says where to.
+    """
+    _bootstrap(suite, root, archives / "bootstrap", log)
+    found, lists = _download(suite, root, archives, log)
+    _index(suite, target, archives, found, lists, log)
+    folder = indexed()
+    tree = root.with_name("repo-" + suite.name)
+    with step(f"[{suite.name}] repository for the base image"):
+        compose.compose(suite, read_index(folder), folder, None, tree)
+    shutil.rmtree(root / "var/lib/apt/lists")
+    (root / "var/lib/apt/lists").mkdir()
+    (root / "etc/apt/sources.list.d/backports.list").unlink()
+    (root / "etc/apt/sources.list").unlink()
+    overlay.apply_to_tree(overlay.base_contents(suite), root, log)
+    chroot.inside(
+        f"[{suite.name}] kernel and boot loader into the base image",
+        root,
+        "/usr/lib/gpu-node-lab/install-base.sh\n" + _NODE_SETUP.format(packages=" ".join(NODE_PACKAGES)),
+        log,
+        {tree: "/srv/lab"},
+    )
+    shutil.rmtree(tree)

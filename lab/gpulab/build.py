@@ -4,230 +4,273 @@
 from __future__ import annotations
 
 import concurrent.futures
-import os
+import json
 import shutil
-import sys
+import subprocess
 import uuid
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
-from . import base, compose, debs, docker, keys, overlay, paths
-from .hashing import digest, files_below
-from .progress import LabError, locked, run, say, stop_children
-from .suites import SUITES, Suite
+from . import base, compose, docker, keys, overlay, paths, simulated
+from .plan import IMAGE_COMMAND, Plan, packages_key, plan
+from .progress import LabError, go_on, locked, say, step, stop_children
+from .suites import SUITES
 
-
-@dataclass(frozen=True)
-class Ready:
-    """What a node of one suite is started from."""
-
-    suite: Suite
-    image: str
-    repository: Path
+IMAGE_LABEL = paths.LABEL + "-image"  # value: the checkout that made it
+BUILD_LABEL = paths.LABEL + "-build"
+BUILD_NAME = "gpulab-build-"
+KEPT = 3  # generations of images and repositories that a setup leaves, so that going back costs nothing
 
 
-def _packages_key() -> str:
-    if not (paths.PACKAGES / "build.py").exists():
-        return ""
-    extra = [overlay.SIMGPU] if overlay.SIMGPU.exists() else []
-    return digest([*files_below(paths.PACKAGES), *extra], paths.LAB, keys.fingerprint("cuda"))
-
-
-def _simulated(log: Path) -> Path | None:
-    """Output of lab/packages/build.py for today's sources; None while there is no such script."""
-    key = _packages_key()
-    if not key:
-        return None
-    target = paths.SIMULATED / key
-    if not target.exists():
-        part = paths.SIMULATED / (key + ".part")
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
-        run(
-            "building the simulated driver packages",
-            [
-                sys.executable,
-                str(paths.PACKAGES / "build.py"),
-                "--out",
-                str(part),
-                "--cuda-key",
-                str(keys.public("cuda")),
-            ],
-            log,
-            {**os.environ, "LC_ALL": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"},
-        )
-        part.rename(target)
-    return target
-
-
-def _headers(wanted: base.Base, folder: Path) -> None:
-    """The header packages of the kernel that is in the image; modules for the others would only cost time."""
-    stanzas: Any = wanted.index()[wanted.suite.kernel_suites[0]]["stanzas"]
-    meta = next(head for head in map(debs.fields, stanzas) if head["Package"] == "linux-headers-amd64")
-    release = meta["Depends"].split()[0].removeprefix("linux-headers-").removesuffix("-amd64")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    for pattern in (f"linux-headers-{release}-*.deb", "linux-kbuild-*.deb"):
-        for path in (wanted.folder / "pool").rglob(pattern):
-            os.link(path, folder / path.name)
-
-
-def _with_modules(wanted: base.Base, log: Path) -> Path | None:
-    """The Ubuntu packages once more, with prebuilt modules for the kernel that is in the image."""
-    suite = wanted.suite
-    if not _packages_key():
-        return None
-    target = paths.SIMULATED / (f"{_packages_key()}-{suite.name}-{wanted.key}")
+def _packages(wish: Plan, target: Path, fill: Callable[[Path], None]) -> Path:
+    """A folder of simulated packages, filled once."""
     if not target.exists():
         part = target.with_name(target.name + ".part")
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
-        pool = paths.WORK / f"headers-{suite.name}"
-        _headers(wanted, pool)
-        run(
-            f"building prebuilt modules for the kernel of {suite.name}",
-            [
-                sys.executable, str(paths.PACKAGES / "build.py"), "--out", str(part),
-                "--only", "ubuntu/" + compose.UBUNTU_ON[suite.name][0], "--headers-pool", str(pool),
-            ],
-            log,
-            {**os.environ, "LC_ALL": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"},
-        )  # fmt: skip
-        part.rename(target)
-        shutil.rmtree(pool)
+        try:
+            fill(part)
+            if packages_key() != wish.packages_key:
+                raise _changed("lab/packages")
+            part.rename(target)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
     return target
 
 
-def _ready(suite: Suite) -> Ready:
-    """Names that today's inputs ask for; pure computation over files."""
-    wanted = base.wanted(suite)
-    here = Path(__file__).parent
-    key = digest(
-        [here / name for name in ("build.py", "compose.py", "debs.py")],
-        here,
-        wanted.key,
-        _packages_key(),
-        overlay.key(suite),
-    )
-    return Ready(
-        suite,
-        f"{paths.IMAGE_NAME}:{suite.name}-{key}",
-        paths.REPOS / (f"{suite.name}-{key}"),
-    )
+def _simulated(wish: Plan) -> Path:
+    return _packages(wish, wish.simulated, simulated.build_all)
 
 
-def _complete(ready: Ready) -> bool:
-    return ready.repository.is_dir() and docker.image_exists(ready.image)
+def _modules(wish: Plan) -> Path:
+    def fill(target: Path) -> None:
+        folder = wish.base_folder
+        simulated.build_modules(wish.suite, base.read_index(folder), folder / "pool", target)
+
+    return _packages(wish, wish.modules, fill)
 
 
-def _finish(ready: Ready, simulated: Path | None, modules: Path | None) -> None:
-    """Repository and image over the base."""
-    suite = ready.suite
-    wanted = base.wanted(suite)
-    if not ready.repository.is_dir():
-        say(f"[{suite.name}] local repositories")
-        part = ready.repository.with_suffix(".part")
-        shutil.rmtree(part, ignore_errors=True)
-        compose.compose(suite, wanted.index(), wanted.folder, simulated, part, modules)
-        part.rename(ready.repository)
-    name = f"gpulab-build-{suite.name}-{uuid.uuid4().hex[:6]}"
-    say(f"[{suite.name}] finishing the image")
+def _image_label() -> str:
+    return f"LABEL {IMAGE_LABEL}={json.dumps(str(paths.ROOT))}"
+
+
+def _changed(what: str) -> LabError:
+    return LabError(f"files of {what} changed while they were being used; run it again")
+
+
+def _still(wish: Plan) -> None:
+    """What was edited meanwhile must not end up under the old hash."""
+    if plan(wish.suite) != wish:
+        raise _changed("the lab")
+
+
+def _import(wish: Plan, root: Path, log: Path) -> None:
+    with step(f"[{wish.suite.name}] importing the base image"), log.open("ab") as out:
+        pack = subprocess.Popen(
+            ["tar", "-C", str(root), "-c", "."], stdout=subprocess.PIPE, stderr=out, start_new_session=True
+        )
+        done = subprocess.run(
+            ["docker", "import", "--change", 'CMD ["/sbin/init"]', "--change", _image_label(), "-", wish.base_image],
+            stdin=pack.stdout,
+            stdout=out,
+            stderr=out,
+            check=False,
+            start_new_session=True,
+        )
+        assert pack.stdout is not None
+        pack.stdout.close()  # else tar would wait for ever when the import has died
+        if pack.wait() == 0 and done.returncode == 0:
+            return
+        docker.docker("image", "rm", wish.base_image, check=False)
+        raise LabError(f"docker import of the {wish.suite.name} base failed, see {log}")
+
+
+def _make_base(wish: Plan, pool_ready: Callable[[], None]) -> None:
+    suite = wish.suite
+    log = paths.LOGS / f"base-{suite.name}.log"
+    log.unlink(missing_ok=True)
+    root = paths.WORK / f"root-{suite.name}"
+    part = wish.base_folder.with_name(wish.base_folder.name + ".part")
+    for folder in (root, part, wish.base_folder):
+        shutil.rmtree(folder, ignore_errors=True)
+    part.mkdir(parents=True)
+    root.parent.mkdir(parents=True, exist_ok=True)
+
+    def indexed() -> Path:
+        part.rename(wish.base_folder)
+        pool_ready()
+        return wish.base_folder
+
     try:
-        docker.docker(
-            "run", "-d", "--name", name, "--network", "none", "--label", paths.LABEL + "-build=1",
-            "-v", f"{ready.repository}:/srv/lab:ro", wanted.image, "/bin/sleep", "600",
-        )  # fmt: skip
-        overlay.apply_to_container(suite, name)
-        docker.docker("exec", "-e", "DEBIAN_FRONTEND=noninteractive", name, "/usr/lib/gpu-node-lab/install.sh", "late")
-        docker.docker(
-            "commit", "--change", 'CMD ["/usr/lib/gpu-node-lab/lab-init"]',
-            "--change", f"LABEL {paths.LABEL}-image=1", name, ready.image,
-        )  # fmt: skip
-        docker.docker("tag", ready.image, f"{paths.IMAGE_NAME}:{suite.name}")
+        base.make(suite, root, part, paths.ARCHIVES / suite.name, log, indexed)
+        _still(wish)
+        _import(wish, root, log)
+    except BaseException:
+        shutil.rmtree(wish.base_folder, ignore_errors=True)
+        raise
     finally:
-        docker.docker("rm", "-f", name, check=False)
+        shutil.rmtree(root, ignore_errors=True)
+        shutil.rmtree(part, ignore_errors=True)
 
 
-def _build(suite: Suite, simulated: concurrent.futures.Future[Path | None], pool: concurrent.futures.Executor) -> Ready:
-    wanted = base.wanted(suite)
-    modules: list[concurrent.futures.Future[Path | None]] = []
+def _make_repository(wish: Plan, packages: Path, modules: Path) -> None:
+    part = wish.repository.with_name(wish.repository.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        with step(f"[{wish.suite.name}] local repositories"):
+            folder = wish.base_folder
+            compose.compose(wish.suite, base.read_index(folder), folder, packages, part, modules)
+        _still(wish)
+        part.rename(wish.repository)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _make_image(wish: Plan) -> None:
+    suite = wish.suite
+    name = f"{BUILD_NAME}{suite.name}-{uuid.uuid4().hex[:6]}"
+    with step(f"[{suite.name}] finishing the image"):
+        try:
+            docker.docker(
+                "run", "-d", "--name", name, "--network", "none", "--label", f"{BUILD_LABEL}={paths.ROOT}",
+                "-v", f"{wish.repository}:/srv/lab:ro", wish.base_image, "/bin/sleep", "600",
+            )  # fmt: skip
+            overlay.apply_to_container(overlay.contents(suite, overlay.library()), name)
+            docker.docker("exec", "-e", "DEBIAN_FRONTEND=noninteractive", name, "/usr/lib/gpu-node-lab/install.sh")
+            _still(wish)
+            go_on(f"[{suite.name}] the image")
+            docker.docker("commit", "--change", IMAGE_COMMAND, "--change", _image_label(), name, wish.image)
+        finally:
+            docker.docker("rm", "-f", name, check=False)
+
+
+def _build(wish: Plan, packages: concurrent.futures.Future[Path], pool: concurrent.futures.Executor) -> None:
+    modules: list[concurrent.futures.Future[Path]] = []
 
     def pool_ready() -> None:
-        log = paths.LOGS / f"modules-{suite.name}.log"
-        modules.append(pool.submit(_with_modules, wanted, log))
+        modules.append(pool.submit(_modules, wish))
 
-    base.build(wanted, pool_ready)
-    ready = _ready(suite)
-    packages = simulated.result()
-    if not _complete(ready):
+    if not wish.base_complete():
+        _make_base(wish, pool_ready)
+    if not wish.repository.is_dir():
         if not modules:
             pool_ready()
-        _finish(ready, packages, modules[0].result())
-    link = paths.CURRENT / suite.name
-    link.parent.mkdir(parents=True, exist_ok=True)
-    if not link.is_symlink() or os.readlink(link) != str(ready.repository):
-        fresh = link.with_suffix(".new")
-        fresh.unlink(missing_ok=True)
-        fresh.symlink_to(ready.repository)
-        fresh.rename(link)
-    return ready
+        _make_repository(wish, packages.result(), modules[0].result())
+    if not docker.image_exists(wish.image):
+        _make_image(wish)
 
 
-def ensure(names: list[str]) -> dict[str, Ready]:
+def ensure(names: list[str]) -> dict[str, Plan]:
     """Brings these suites up to date; side by side, with one engine."""
-    docker.ensure_tools()
-    docker.ensure_engine()
-    keys.ensure()
-    suites = [SUITES[name] for name in names]
-    found = {suite.name: _ready(suite) for suite in suites}
-    if all(_complete(ready) and (paths.CURRENT / name).exists() for name, ready in found.items()):
-        return found
-    with locked(paths.CACHE / "setup.lock"), concurrent.futures.ThreadPoolExecutor(max_workers=5) as pool:
+    docker.ensure_host()
+    if keys.complete():
+        found = {name: plan(SUITES[name]) for name in names}
+        if all(wish.complete() for wish in found.values()):
+            return found
+    with locked(paths.CACHE / "setup.lock", "the images of this checkout"):
+        keys.ensure()
+        found = {name: plan(SUITES[name]) for name in names}
+        todo = [wish for wish in found.values() if not wish.complete()]
+        if todo:
+            _sweep()
+            try:
+                _build_all(todo)
+            finally:
+                shutil.rmtree(paths.WORK, ignore_errors=True)
+            _prune(KEPT)
+    return found
+
+
+def _build_all(todo: list[Plan]) -> None:
+    with concurrent.futures.ThreadPoolExecutor(max_workers=2 * len(todo) + 1) as pool:
         try:
-            simulated = pool.submit(_simulated, paths.LOGS / "simulated.log")
-            jobs = {suite.name: pool.submit(_build, suite, simulated, pool) for suite in suites}
-            done, _ = concurrent.futures.wait(jobs.values(), return_when=concurrent.futures.FIRST_EXCEPTION)
+            packages = pool.submit(_simulated, todo[0])
+            jobs = [pool.submit(_build, wish, packages, pool) for wish in todo]
+            tasks: list[concurrent.futures.Future[Any]] = [packages, *jobs]
+            done, _ = concurrent.futures.wait(tasks, return_when=concurrent.futures.FIRST_EXCEPTION)
             for job in done:
                 job.result()
-            return {name: job.result() for name, job in jobs.items()}
         except BaseException:
             stop_children()
             raise
 
 
+def _sweep() -> None:
+    """What a killed setup left half made; nobody else works here, because the caller holds the lock."""
+    shutil.rmtree(paths.WORK, ignore_errors=True)
+    for parent in (paths.BASES, paths.REPOS, paths.SIMULATED):
+        for folder in parent.glob("*.part"):
+            shutil.rmtree(folder, ignore_errors=True)
+    for part in [*paths.REPACKED.glob("*.part"), *(paths.CACHE / "build").glob("*.part")]:
+        part.unlink(missing_ok=True)
+    # Nodes inherit the label from their image, so the name has to be asked for too.
+    build = ("--filter", f"label={BUILD_LABEL}={paths.ROOT}", "--filter", f"name=^/?{BUILD_NAME}")
+    for name in docker.docker("ps", "-aq", *build).split():
+        docker.docker("rm", "-f", name, check=False)
+
+
 def prune() -> None:
-    """Removes what no present input asks for and no node uses: old images, bases and repositories."""
-    keep_images: set[str] = set()
-    keep_folders: set[Path] = set()
-    for suite in SUITES.values():
-        ready, wanted = _ready(suite), base.wanted(suite)
-        keep_images.update((ready.image, wanted.image, f"{paths.IMAGE_NAME}:{suite.name}"))
-        keep_folders.update((ready.repository, wanted.folder))
-    if _packages_key():
-        keep_folders.update(paths.SIMULATED.glob(_packages_key() + "*"))
-    used = docker.docker(
-        "ps",
-        "-a",
-        "--filter",
-        "label=" + paths.LABEL,
-        "--format",
-        f'{{{{.Image}}}} {{{{.Label "{paths.LABEL}.repository"}}}}',
-    )
-    for row in used.splitlines():
+    """Removes everything that today's inputs do not ask for and no node uses."""
+    with locked(paths.CACHE / "setup.lock", "the images of this checkout"):
+        _prune(0)
+
+
+def _images() -> list[tuple[str, str]]:
+    """(name, checkout that made it) of the lab's images, newest first."""
+    shown = docker.docker("image", "ls", "--filter", "label=" + IMAGE_LABEL, "--format", "{{.Repository}}:{{.Tag}}")
+    names = [name for name in shown.split() if name.startswith(paths.IMAGE_NAME)]
+    template = f'{{{{index .Config.Labels "{IMAGE_LABEL}"}}}}'
+    return [(name, docker.docker("image", "inspect", "--format", template, name).strip()) for name in names]
+
+
+def _beyond(names: list[str], kept: int) -> set[str]:
+    """Without the newest of each kind (the text before the last dash: image and suite)."""
+    seen: dict[str, int] = {}
+    old = set()
+    for name in names:
+        kind = name.rpartition("-")[0]
+        seen[kind] = seen.get(kind, 0) + 1
+        if seen[kind] > kept:
+            old.add(name)
+    return old
+
+
+def _prune(kept: int) -> None:
+    """Images, bases and repositories beyond the newest, but never what is asked for today or used by a node."""
+    plans = [plan(suite) for suite in SUITES.values()]
+    keep_images = {name for wish in plans for name in (wish.image, wish.base_image)}
+    keep_folders = {
+        folder for wish in plans for folder in (wish.base_folder, wish.repository, wish.simulated, wish.modules)
+    }
+    template = f'{{{{.Image}}}} {{{{.Label "{paths.LABEL}.repository"}}}}'
+    for row in docker.docker("ps", "-a", "--filter", "label=" + paths.LABEL, "--format", template).splitlines():
         image, _, repository = row.partition(" ")
         keep_images.add(image)
         keep_folders.add(Path(repository))
-    for name in (paths.IMAGE_NAME, paths.IMAGE_NAME + "-base"):
-        for image in docker.docker("image", "ls", name, "--format", "{{.Repository}}:{{.Tag}}").split():
-            if image not in keep_images:
-                say("removing image " + image)
-                docker.docker("image", "rm", image, check=False)
+    images = _images()
+    ours = [name for name, root in images if root == str(paths.ROOT)]
+    orphans = {name for name, root in images if root.startswith("/") and not Path(root).is_dir()}
+    # An image goes before the base it is made from, so the order stays as listed.
+    gone = (_beyond(ours, kept) | orphans) - keep_images
+    _remove_images([name for name, _ in images if name in gone])
     for parent in (paths.REPOS, paths.BASES, paths.SIMULATED):
-        for folder in parent.iterdir() if parent.is_dir() else []:
-            if folder not in keep_folders and folder.suffix != ".part":
+        folders = sorted(parent.iterdir(), key=lambda path: -path.stat().st_mtime) if parent.is_dir() else []
+        old = _beyond([folder.name for folder in folders], kept)
+        for folder in folders:
+            if folder.name in old and folder not in keep_folders:
                 say(f"removing {folder.relative_to(paths.ROOT)}")
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_images() -> None:
+    """All images of this checkout."""
+    _remove_images([name for name, root in _images() if root == str(paths.ROOT)])
+
+
+def _remove_images(names: list[str]) -> None:
+    for name in names:
+        say("removing image " + name)
+        docker.docker("image", "rm", name, check=False)
 
 
 def check_names(names: list[str]) -> list[str]:

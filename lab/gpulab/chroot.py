@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
 from pathlib import Path
 from typing import Mapping
 
-from .progress import LabError, run
+from .progress import LabError, run, short
 
 _PRELUDE = """set -eu
 r={root}
@@ -31,6 +30,7 @@ ENVIRONMENT = {
     "DEBIAN_FRONTEND": "noninteractive",
     "HOME": "/root",
 }
+_PROXIES = ("http_proxy", "https_proxy", "no_proxy")
 
 
 def _argv(root: Path, script: str, binds: Mapping[Path, str]) -> list[str]:
@@ -53,17 +53,19 @@ def _argv(root: Path, script: str, binds: Mapping[Path, str]) -> list[str]:
     ]
 
 
+def _environment() -> dict[str, str]:
+    return {**ENVIRONMENT, **{name: os.environ[name] for name in _PROXIES if name in os.environ}}
+
+
 def inside(title: str, root: Path, script: str, log: Path, binds: Mapping[Path, str] | None = None) -> None:
     """Runs a shell script in the root file system, with its output in the log."""
-    env = {**ENVIRONMENT, "TERM": os.environ.get("TERM", "dumb")}
+    env = {**_environment(), "TERM": os.environ.get("TERM", "dumb")}
     run(title, _argv(root, script, binds or {}), log, env)
 
 
 def ask(root: Path, script: str, binds: Mapping[Path, str] | None = None) -> str:
     """The script's standard output."""
-    done = subprocess.run(
-        _argv(root, script, binds or {}), capture_output=True, text=True, check=False, env=ENVIRONMENT, timeout=600
-    )
+    done = short(_argv(root, script, binds or {}), text=True, env=_environment(), timeout=600)
     if done.returncode != 0:
         raise LabError(f"in {root}: `{script.strip()[:200]}` failed: {done.stderr.strip()[-1500:]}")
-    return done.stdout
+    return str(done.stdout)

@@ -20,7 +20,7 @@ def _parser() -> argparse.ArgumentParser:
 
     setup = commands.add_parser("setup", help="Docker, images and repositories; does nothing when all is up to date")
     setup.add_argument("--suite", action="append", default=[], choices=sorted(SUITES), help="default: all")
-    setup.add_argument("--prune", action="store_true", help="afterwards remove images and repositories nothing uses")
+    setup.add_argument("--prune", action="store_true", help="afterwards remove older images and repositories")
 
     up = commands.add_parser("up", help="make and boot a node")
     up.add_argument("name")
@@ -47,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     boot = commands.add_parser("boot-report", help="what the last simulated boot did, as JSON")
     boot.add_argument("name")
 
-    commands.add_parser("teardown", help="remove all nodes, stop the Docker Engine if the lab started it")
+    commands.add_parser("teardown", help="remove nodes and images of this checkout, stop its Docker Engine")
     return parser
 
 
@@ -89,9 +89,10 @@ def _dispatch(options: argparse.Namespace) -> int:
     if options.command == "boot-report":
         print(node.inside(options.name, "cat", "/run/lab/boot.json"), end="")
         return 0
+    for name in node.names():
+        node.down(name)
     if docker.running():
-        for name in node.names():
-            node.down(name)
+        build.remove_images()
     if docker.stop_engine():
         say("the Docker Engine that the lab had started is stopped")
     return 0

@@ -11,10 +11,13 @@ import time
 from pathlib import Path
 
 from . import paths
-from .progress import LabError, output, run, say
+from .progress import LabError, locked, output, run, say, step
 
 PIDFILE = paths.CACHE / "dockerd.pid"
 LOGFILE = paths.LOGS / "dockerd.log"
+MACHINE_LOCK = Path("/run/gpu-node-lab.lock")
+ENGINE_PIDFILE = Path("/var/run/docker.pid")  # dockerd's own
+ENGINE_TIMEOUT_S = 120.0
 # (command that must exist, Debian package that brings it)
 TOOLS = (
     ("dockerd", "docker.io"),
@@ -38,35 +41,44 @@ def _missing() -> list[str]:
     found = []
     for what, package in TOOLS:
         there = Path(what).exists() if what.startswith("/") else shutil.which(what) is not None
-        # Debian's docker.io recommends docker-cli since trixie, and it must come along without recommendations.
         if not there and package not in found:
             found.append(package)
     return found
 
 
-def ensure_tools() -> None:
-    """Installs what is missing on this machine, through apt."""
+def ensure_host() -> None:
+    """Tools and a running engine on this machine; one gpulab at a time, from whatever checkout."""
+    if not _missing() and running():
+        return
+    if os.geteuid() != 0:
+        lacks = _missing() or ["a running Docker Engine"]
+        raise LabError(f"{', '.join(lacks)} missing: run `lab/bin/gpulab setup` as root, or provide it")
+    with locked(MACHINE_LOCK, "this machine's tools"):
+        _install_tools()
+        if not running():
+            _start_engine()
+
+
+def _install_tools() -> None:
     missing = _missing()
     if not missing:
         return
-    if os.geteuid() != 0:
-        raise LabError("{} missing: run `gpulab setup` as root, or install them".format(", ".join(missing)))
     if shutil.which("apt-get") is None:
-        raise LabError("{} missing, and this machine has no apt-get to install them".format(", ".join(missing)))
+        raise LabError(f"{', '.join(missing)} missing, and this machine has no apt-get to install them")
     log = paths.LOGS / "host.log"
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
+    apt = ["apt-get", "-o", "Acquire::Retries=3", "-o", "DPkg::Lock::Timeout=300"]
     try:
-        run("refreshing this machine's package lists", ["apt-get", "update"], log, env)
-    except LabError as error:  # one unreachable source must not stop us if the packages are to be had
+        run("refreshing this machine's package lists", [*apt, "update"], log, env)
+    except LabError as error:  # one source that cannot be read must not stop us if the packages are to be had
         say(f"package lists only partly refreshed ({str(error).splitlines()[0]})")
+    # Where the client is a package of its own, the engine only recommends it.
     if "docker.io" in missing and output(["apt-cache", "search", "--names-only", "^docker-cli$"], check=False).strip():
         missing.append("docker-cli")
-    run(
-        "installing on this machine: " + " ".join(missing),
-        ["apt-get", "install", "-y", "--no-install-recommends", *missing],
-        log,
-        env,
-    )
+    title = "installing on this machine: " + " ".join(missing)
+    run(title, [*apt, "install", "-y", "--no-install-recommends", *missing], log, env)
+    if _missing():
+        raise LabError(f"{', '.join(_missing())} installed, but what the lab needs of it is still not found; see {log}")
 
 
 def running() -> bool:
@@ -77,59 +89,69 @@ def running() -> bool:
     return asked.returncode == 0 and bool(asked.stdout.strip())
 
 
-def ensure_engine() -> None:
-    """Starts dockerd when none runs: by systemd where it is the init, else in the background."""
-    if running():
+def _clear_stale_pid() -> None:
+    """dockerd refuses to start when its pid file names any living process, also one that is no dockerd."""
+    try:
+        pid = ENGINE_PIDFILE.read_text(encoding="ascii").strip()
+    except OSError:
         return
-    if os.geteuid() != 0:
-        raise LabError("no Docker Engine answers: start it, or run `gpulab setup` as root")
+    if not pid.isdigit() or _process_name(int(pid)) != "dockerd":
+        say(f"removing {ENGINE_PIDFILE}, which an engine that is gone left behind")
+        ENGINE_PIDFILE.unlink(missing_ok=True)
+
+
+def _process_name(pid: int) -> str:
+    """Empty when there is no such process, or it only waits to be reaped."""
+    try:
+        head, _, tail = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(") ")
+    except OSError:
+        return ""
+    return "" if tail.startswith("Z") else head.partition("(")[2]
+
+
+def _start_engine() -> None:
+    """By systemd where it is the init, else dockerd in the background."""
+    child: subprocess.Popen[bytes] | None = None
     if Path("/run/systemd/system").is_dir():
-        say("starting the Docker service")
-        subprocess.run(["systemctl", "start", "docker"], check=False)
+        title = "starting the Docker service"
+        output(["systemctl", "start", "docker"], timeout=120)
     else:
-        say(f"starting dockerd in the background (log: {LOGFILE})")
+        title = f"starting dockerd in the background (log: {LOGFILE})"
         LOGFILE.parent.mkdir(parents=True, exist_ok=True)
-        stale = Path("/var/run/docker.pid")
-        if stale.exists() and not Path("/proc/{}".format(stale.read_text(encoding="ascii").strip())).exists():
-            stale.unlink()
+        _clear_stale_pid()
         with LOGFILE.open("ab") as log:
             child = subprocess.Popen(
                 ["dockerd"], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
         PIDFILE.write_text(f"{child.pid}\n", encoding="ascii")
-    began = time.monotonic()
-    while not running():
-        if time.monotonic() - began > 120:
-            tail = LOGFILE.read_text(errors="replace")[-1500:] if LOGFILE.exists() else ""
-            raise LabError(f"the Docker Engine did not start within 120 s.\n{tail}")
-        time.sleep(0.5)
-    say("Docker Engine {} runs".format(output(["docker", "version", "--format", "{{.Server.Version}}"]).strip()))
-
-
-def _alive(pid: int) -> bool:
-    """Whether the process still runs; one that waits to be reaped does not."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(") ")[2][:1]
-    except OSError:
-        return False
-    return state != "Z"
+    with step(title):
+        end = time.monotonic() + ENGINE_TIMEOUT_S
+        while not running():
+            died = child is not None and child.poll() is not None
+            if died or time.monotonic() > end:
+                tail = LOGFILE.read_text(errors="replace")[-1500:] if child else "See `journalctl -u docker`."
+                why = "ended at once" if died else f"did not answer within {ENGINE_TIMEOUT_S:.0f} s"
+                raise LabError(f"the Docker Engine {why}.\n{tail}")
+            time.sleep(0.5)
+    say(f"Docker Engine {output(['docker', 'version', '--format', '{{.Server.Version}}']).strip()} runs")
 
 
 def stop_engine() -> bool:
-    """Stops the dockerd that ensure_engine started, no other one."""
-    if not PIDFILE.exists():
-        return False
-    pid = int(PIDFILE.read_text(encoding="ascii").strip() or 0)
-    PIDFILE.unlink()
+    """Stops the dockerd that this checkout started, no other one, and not while anything runs in it."""
     try:
-        name = Path(f"/proc/{pid}/comm").read_text(encoding="ascii").strip()
-    except OSError:
+        pid = int(PIDFILE.read_text(encoding="ascii"))
+    except (OSError, ValueError):
         return False
-    if name != "dockerd":
+    if _process_name(pid) != "dockerd":
+        PIDFILE.unlink()
         return False
+    if running() and docker("ps", "-q").strip():
+        say("the Docker Engine that the lab had started runs on: containers that are not this checkout's need it")
+        return False
+    PIDFILE.unlink()
     os.kill(pid, signal.SIGTERM)
     for _ in range(300):
-        if not _alive(pid):
+        if not _process_name(pid):
             break
         time.sleep(0.1)
     return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Iterable
+from typing import Iterable, Mapping
 
 _IGNORED = {"__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
 
@@ -17,6 +17,15 @@ def files_below(folder: Path) -> list[Path]:
         for path in folder.rglob("*")
         if path.is_file() and path.suffix != ".pyc" and not _IGNORED.intersection(path.relative_to(folder).parts)
     )
+
+
+def digest_contents(contents: Mapping[str, tuple[bytes, int]]) -> str:
+    """The same over files that exist only in memory: path -> (content, mode)."""
+    total = hashlib.sha256()
+    for name, (content, mode) in sorted(contents.items()):
+        total.update(b"%s\0%o\0" % (name.encode(), mode & 0o111))
+        total.update(hashlib.sha256(content).digest())
+    return total.hexdigest()[:12]
 
 
 def digest(paths: Iterable[Path], root: Path, *texts: str) -> str:

@@ -44,9 +44,19 @@ def fingerprint(name: str) -> str:
     return (paths.KEYS / (name + ".fingerprint")).read_text(encoding="ascii").strip()
 
 
+def _complete(name: str) -> bool:
+    # The public key is written last.
+    return public(name).exists() and public(name).stat().st_size > 0 and _secret(name).exists()
+
+
+def complete() -> bool:
+    """Whether all keys are there."""
+    return all(_complete(name) for name in OWNERS)
+
+
 def ensure() -> None:
     """Makes the keys that are missing."""
-    wanted = [name for name in OWNERS if not (public(name).exists() and _secret(name).exists())]
+    wanted = [name for name in OWNERS if not _complete(name)]
     if not wanted:
         return
     say("making the lab's archive keys")

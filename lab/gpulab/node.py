@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 from . import build, models, paths
-from .docker import docker
-from .progress import LabError, output, say
+from .docker import docker, running
+from .progress import LabError, say, short, step
 
 BOOT_TIMEOUT_S = 180.0
 LIKE = {"ubuntu-22.04": "bookworm", "ubuntu-24.04": "trixie"}
@@ -44,9 +44,20 @@ def exists(name: str) -> bool:
     return bool(_inspect(name, "{{.Id}}"))
 
 
-def is_ours(name: str) -> bool:
-    """Whether the lab made it."""
-    return _inspect(name, f'{{{{index .Config.Labels "{paths.LABEL}"}}}}') == "1"
+def _label(name: str, key: str) -> str:
+    return _inspect(name, f'{{{{index .Config.Labels "{paths.LABEL}{key}"}}}}')
+
+
+def _check_ours(name: str) -> None:
+    """Refuses what is no node of this checkout; a node whose checkout is gone belongs to whoever asks."""
+    if _label(name, "") != "1":
+        raise LabError(f"container {name} is none of the lab's; it stays as it is. Choose another name")
+    root = _label(name, ".root")
+    if root != str(paths.ROOT) and Path(root).is_dir():
+        raise LabError(
+            f"node {name} belongs to the checkout {root}: choose another name (`make lab LAB_NODE=NAME`),"
+            f" or remove it there with `lab/bin/gpulab down {name}`"
+        )
 
 
 def inside(name: str, *argv: str, check: bool = True, stdin: str | None = None) -> str:
@@ -104,20 +115,26 @@ def wait_running(name: str, before: str = "") -> None:
     raise _failure(name, f"not up within {BOOT_TIMEOUT_S:.0f} s (systemd says {said!r})")
 
 
+def _resume(wish: Wish, key: str) -> None:
+    if _label(wish.name, ".wish") != key:
+        raise LabError(f"node {wish.name} exists with other properties: `lab/bin/gpulab down {wish.name}` first")
+    if _inspect(wish.name, "{{.State.Running}}") != "true":
+        docker("start", wish.name)
+    wait_running(wish.name)
+    say(f"{wish.name} already exists and runs")
+
+
 def up(wish: Wish) -> None:
     """Makes and boots a node; a node of that name and wish that already runs is left alone."""
     suite = LIKE.get(wish.like, wish.suite)
     key = f"{suite}/{wish.like}/{wish.gpus}/{wish.model}/{wish.image}"
     if exists(wish.name):
-        if not is_ours(wish.name):
-            raise LabError(f"a container {wish.name} exists and is none of the lab's; choose another name")
-        if _inspect(wish.name, f'{{{{index .Config.Labels "{paths.LABEL}.wish"}}}}') != key:
-            raise LabError(f"node {wish.name} exists with other properties: `gpulab down {wish.name}` first")
-        if _inspect(wish.name, "{{.State.Running}}") != "true":
-            docker("start", wish.name)
-        wait_running(wish.name)
-        say(f"{wish.name} already exists and runs")
-        return
+        _check_ours(wish.name)
+        if _label(wish.name, ".root") == str(paths.ROOT):
+            _resume(wish, key)
+            return
+        say(f"{wish.name} is left over from a checkout that is gone; it is replaced")
+        docker("rm", "-f", "-v", wish.name)
     ready = build.ensure([suite])[suite]
     began = time.monotonic()
     try:
@@ -151,9 +168,7 @@ def _copy_state(wish: Wish) -> None:
         entry = tarfile.TarInfo("state")
         entry.size, entry.mode = len(text), 0o644
         tar.addfile(entry, io.BytesIO(text))
-    done = subprocess.run(
-        ["docker", "cp", "-", wish.name + ":/var/lib/simgpu"], input=buffer.getvalue(), capture_output=True, check=False
-    )
+    done = short(["docker", "cp", "-", wish.name + ":/var/lib/simgpu"], input=buffer.getvalue())
     if done.returncode != 0:
         raise LabError("placing the GPU state failed: {}".format(done.stderr.decode("utf-8", "replace")))
 
@@ -163,27 +178,28 @@ def down(name: str) -> None:
     if not exists(name):
         say(f"{name} does not exist")
         return
-    if not is_ours(name):
-        raise LabError(f"container {name} is none of the lab's; it stays")
+    _check_ours(name)
     docker("rm", "-f", "-v", name)
     say(f"{name} is gone")
 
 
 def reboot(name: str) -> None:
     """Restarts a node; returns when the new boot is up."""
-    if not is_ours(name):
-        raise LabError(f"no lab node {name}")
+    if not exists(name):
+        raise LabError(f"there is no node {name}")
+    _check_ours(name)
     before = boot_report(name).boot_id
     began = time.monotonic()
-    docker("restart", "--time", "30", name)
+    with step(f"restarting {name}"):
+        docker("restart", "--time", "30", name)
     wait_running(name, before)
     report = boot_report(name)
     say(f"{name} is back after {time.monotonic() - began:.1f} s: kernel {report.kernel}")
 
 
-def names(every_checkout: bool = False) -> list[str]:
-    """Nodes of this checkout (or of all)."""
-    filters = ["--filter", f"label={paths.LABEL}=1"]
-    if not every_checkout:
-        filters += ["--filter", f"label={paths.LABEL}.root={paths.ROOT}"]
-    return sorted(output(["docker", "ps", "-a", *filters, "--format", "{{.Names}}"]).split())
+def names() -> list[str]:
+    """Nodes of this checkout."""
+    if not running():
+        return []
+    filters = ["--filter", f"label={paths.LABEL}=1", "--filter", f"label={paths.LABEL}.root={paths.ROOT}"]
+    return sorted(docker("ps", "-a", *filters, "--format", "{{.Names}}").split())

@@ -13,13 +13,12 @@ PACKAGES = LAB / "packages"
 
 ARCHIVES = CACHE / "archives"  # real .deb files as downloaded, one folder a suite
 REPACKED = CACHE / "repacked"  # kernels with few modules
-BASES = CACHE / "base"  # closure and index fragments per hash
+BASES = CACHE / "base"  # pool and index of the real packages per hash
 REPOS = CACHE / "repo"  # complete /srv/lab trees per hash
 SIMULATED = CACHE / "simulated"  # output of lab/packages/build.py per hash
 KEYS = CACHE / "keys"
 LOGS = CACHE / "logs"
 WORK = CACHE / "work"
-CURRENT = CACHE / "current"  # link to the newest tree below REPOS
 
 LABEL = "gpu-node-lab"
 IMAGE_NAME = "gpu-node-lab"

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
@@ -11,7 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Iterator, Sequence
+from typing import Any, Iterator, Sequence
 
 HEARTBEAT_S = 10.0
 _start = time.monotonic()
@@ -28,6 +29,33 @@ def say(text: str) -> None:
     """One line with the seconds since start."""
     with _lock:
         print(f"[{time.monotonic() - _start:4.0f} s] {text}", file=sys.stderr, flush=True)
+
+
+def go_on(title: str) -> None:
+    """Raises when the run is being stopped."""
+    if _stopping.is_set():
+        raise LabError(f"{title}: not done, because the run is being stopped")
+
+
+@contextlib.contextmanager
+def step(title: str) -> Iterator[None]:
+    """A line for a step made of many small commands, and every ten seconds a sign of life until it is done."""
+    go_on(title)
+    say(title)
+    began = time.monotonic()
+    done = threading.Event()
+
+    def tell() -> None:
+        while not done.wait(HEARTBEAT_S):
+            say(f"{title} ... {time.monotonic() - began:.0f} s")
+
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        done.set()
+        teller.join()
 
 
 def _last_line(path: Path) -> str:
@@ -49,8 +77,7 @@ def run(
     stdin: int | None = subprocess.DEVNULL,
 ) -> None:
     """Runs a long command: output to the log, every ten seconds its last line to the screen, the tail on failure."""
-    if _stopping.is_set():
-        raise LabError(f"{title}: not begun, because the run is being stopped")
+    go_on(title)
     log.parent.mkdir(parents=True, exist_ok=True)
     say(title)
     began = time.monotonic()
@@ -75,21 +102,30 @@ def run(
         raise LabError(f"{title} failed (exit {rc}). The end of {log}:\n{tail}")
 
 
+def short(argv: Sequence[str], **options: Any) -> subprocess.CompletedProcess[Any]:
+    """A short command that a Ctrl-C at the terminal does not reach; an interrupted `docker exec` reports success."""
+    return subprocess.run(argv, capture_output=True, check=False, start_new_session=True, **options)
+
+
 def output(argv: Sequence[str], check: bool = True, stdin: str | None = None, timeout: float | None = 600) -> str:
     """Standard output of a short command."""
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, input=stdin, check=False, timeout=timeout)
+        done = short(argv, text=True, input=stdin, timeout=timeout)
     except FileNotFoundError as error:
         raise LabError(f"{argv[0]} is missing; run `lab/bin/gpulab setup` first") from error
+    except subprocess.TimeoutExpired as error:
+        raise LabError(f"`{' '.join(argv)[:300]}` gave no answer within {timeout:.0f} s") from error
     if check and done.returncode != 0:
         said = (done.stderr or done.stdout).strip()[-1500:]
         raise LabError(f"`{' '.join(argv)[:300]}` failed (exit {done.returncode}): {said}")
-    return done.stdout
+    return str(done.stdout)
 
 
 def stop_children() -> None:
-    """Ends what `run` started and lets it start nothing more; called when the operator interrupts."""
+    """Ends what `run` started and lets it start nothing more; called when a step failed or the operator interrupts."""
     _stopping.set()
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # an impatient second Ctrl-C must not stop the cleaning up
     for child in list(_children):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGTERM)
@@ -102,20 +138,18 @@ def stop_children() -> None:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Only one setup at a time in a checkout; says so while it waits."""
-    import fcntl
-
+def locked(path: Path, what: str) -> Iterator[None]:
+    """Only one process at a time; says so while it waits. The lock goes with its process, however that ends."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as handle:
-        waited = 0.0
+        told = 0.0
         while True:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if waited % HEARTBEAT_S == 0:
-                    say("another gpulab works in this checkout; waiting")
+                if time.monotonic() - told >= HEARTBEAT_S:
+                    say(f"another gpulab works on {what}; waiting")
+                    told = time.monotonic()
                 time.sleep(0.5)
-                waited += 0.5
         yield
