@@ -147,9 +147,7 @@ def distribution_text(
                 if place in done or place in foreign or not _is_distribution(suite, codename):
                     continue
                 done.add(place)
-                missing = tuple(
-                    name for name in COMPONENTS.get(system, COMPONENTS["debian"]) if name not in have[place]
-                )
+                missing = tuple(name for name in wanted if name not in have[place])
                 if missing:
                     groups.setdefault((uri, missing), []).append(suite)
         stanzas += [
