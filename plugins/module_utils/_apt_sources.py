@@ -136,7 +136,7 @@ def distribution_text(
             for uri in source.uris:
                 for suite in source.suites:
                     have.setdefault((plain_uri(uri), suite), set()).update(source.components)
-    COMPONENTS.get(system, COMPONENTS["debian"])
+    wanted = COMPONENTS.get(system, COMPONENTS["debian"])
     stanzas: list[str] = []
     done: set[tuple[str, str]] = set()
     for source in own:
