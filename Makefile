@@ -24,7 +24,7 @@ setup: $(VENV)/.ready ## Install the pinned toolchain into .venv
 
 $(VENV)/.ready: requirements.txt
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { \
-	  echo "==> installing python3-venv"; apt-get update -qq && apt-get install -y -qq --no-install-recommends python3-venv; }
+	  echo "==> installing python3-venv"; apt-get update -qq || true; apt-get install -y -qq --no-install-recommends python3-venv; }
 	@echo "==> installing the pinned toolchain into $(VENV) (0.8 GB, a few minutes the first time)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.txt
