@@ -270,7 +270,7 @@ def candidate_facts(runner: Runner, names: list[str]) -> dict[str, dict[str, Any
 
 
 def parse_policy(text: str) -> dict[str, dict[str, Any]]:
-    """Return ``apt-cache policy`` by package: ``installed``, ``candidate`` and ``newer``.
+    """Return ``apt-cache policy`` by package: ``installed``, ``candidate``, ``versions`` (all on offer) and ``newer``.
 
     ``newer`` holds the versions above the installed one that apt would take by itself (not those of backports), newest
     first; each is ``{version, security}``, where ``security`` says that an archive for security updates has it.
@@ -281,7 +281,7 @@ def parse_policy(text: str) -> dict[str, dict[str, Any]]:
     below = False
     for line in text.splitlines():
         if line and not line[0].isspace() and line.endswith(":"):
-            entry = found.setdefault(line[:-1], {"installed": None, "candidate": None, "newer": []})
+            entry = found.setdefault(line[:-1], {"installed": None, "candidate": None, "versions": [], "newer": []})
             version, below = None, False
             continue
         words = line.split()
@@ -289,9 +289,11 @@ def parse_policy(text: str) -> dict[str, dict[str, Any]]:
             entry[words[0][:-1].lower()] = words[1] if words[1:] and words[1] != "(none)" else None
         elif line.startswith(" *** "):
             below, version = True, None
-        elif re.match(r"^     \S+ -?\d+$", line) and not below:
-            version = {"version": words[0], "security": False}
-            if int(words[1]) >= _AUTOMATIC:
+            entry["versions"].append(words[1])
+        elif re.match(r"^     \S+ -?\d+$", line):
+            entry["versions"].append(words[0])
+            version = None if below else {"version": words[0], "security": False}
+            if version is not None and int(words[1]) >= _AUTOMATIC:
                 entry["newer"].append(version)
         elif version is not None and re.match(r"^ {8,}-?\d+ ", line):
             version["security"] = bool(version["security"]) or "security" in line

@@ -30,6 +30,8 @@ PACKAGE = re.compile(
 )
 #: linux-image-amd64, linux-image-generic-hwe-22.04 and alike; an image of one release starts with a number.
 _IMAGE_META = re.compile(r"^linux-image-(?!unsigned-)(\D.*)$")
+#: Debian's metas. Their headers depend on the image of the same version: a newer headers meta would bring a new kernel.
+_DEBIAN_META = re.compile(r"^linux-image-(?:cloud-|rt-)?(?:amd64|arm64)$")
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
@@ -65,6 +67,18 @@ def questions(kernels: Sequence[Mapping[str, Any]], packages: Mapping[str, Any])
     return sorted(set(missing_headers(kernels, packages)) | set(held))
 
 
+def meta_version(image_meta: str, packages: Mapping[str, Any], offer: Mapping[str, Any]) -> str | None:
+    """Return the version of the headers meta to install beside an image meta; None where none goes with it.
+
+    It is the image's own version, so that headers never run ahead of the kernel. Ubuntu's archive drops that version at
+    the next update, and its headers bring no kernel, so there the candidate will do.
+    """
+    version = str(packages[image_meta]["version"])
+    if version in offer.get("versions", ()):
+        return version
+    return None if _DEBIAN_META.match(image_meta) else offer.get("candidate")
+
+
 def plan(facts: Mapping[str, Any], policy: str) -> dict[str, Any]:
     """Return what the role has to do on a node.
 
@@ -73,14 +87,21 @@ def plan(facts: Mapping[str, Any], policy: str) -> dict[str, Any]:
         policy: gate, hold or none.
 
     Returns:
-        ``packages`` to install, ``unavailable`` (kernel release or meta whose headers no source has), ``hold`` and
-        ``unhold`` lists, ``held`` (name to version to be recorded; empty unless the policy is hold) and ``skipped``
+        ``packages`` to install (name to version, empty for any), ``unavailable`` (header packages that no source has),
+        ``unpaired`` (headers metas on offer only for another kernel than the installed one), ``hold`` and ``unhold``
+        lists, ``held`` (name to version to be recorded; empty unless the policy is hold) and ``skipped``
         (versions that the hold keeps out).
     """
     packages, kernels = facts["kernel_packages"], facts["kernels"]
     wanted = missing_headers(kernels, packages)
     offers = facts["candidates"]
-    install = [name for name in wanted if offers.get(name, {}).get("candidate")]
+    available = [name for name in wanted if offers.get(name, {}).get("candidate")]
+    images = {header_meta(name): name for name in image_metas(packages)}
+    install: dict[str, str] = {}
+    for name in available:
+        version = meta_version(images[name], packages, offers[name]) if name in images else ""
+        if version is not None:
+            install[name] = version
     all_metas = sorted(set(metas(packages)) | {header_meta(name) for name in image_metas(packages)})
     holdable = [name for name in all_metas if name in packages or name in install]
     recorded = facts.get("kernel_hold") or {}
@@ -94,8 +115,9 @@ def plan(facts: Mapping[str, Any], policy: str) -> dict[str, Any]:
         # The gate sets no hold, and lifts only what this role has recorded: a hold of somebody else is theirs.
         hold, unhold = [], sorted(ours)
     return {
-        "packages": dict.fromkeys(install, ""),
-        "unavailable": [name for name in wanted if name not in install],
+        "packages": install,
+        "unavailable": [name for name in wanted if name not in available],
+        "unpaired": [name for name in available if name not in install],
         "hold": hold,
         "unhold": unhold,
         "held": {name: packages.get(name, {}).get("version", "") for name in holdable} if policy == HOLD else {},
@@ -161,6 +183,12 @@ def _headers(facts: Mapping[str, Any]) -> list[Finding]:
     packages = facts["kernel_packages"]
     for name in image_metas(packages):
         there = header_meta(name) in packages
+        offer = facts["candidates"].get(header_meta(name), {})
+        hint = "the next kernel of this meta will come without headers, so without a module"
+        if offer.get("candidate") and meta_version(name, packages, offer) is None:
+            hint += "; no package source has {} {} any more: install both metas in a planned kernel upgrade".format(
+                header_meta(name), packages[name]["version"]
+            )
         found.append(
             Finding(
                 "kernel.headers_meta",
@@ -169,7 +197,7 @@ def _headers(facts: Mapping[str, Any]) -> list[Finding]:
                 header_meta(name) if there else None,
                 header_meta(name),
                 "kernel role",
-                "" if there else "the next kernel of this meta will come without headers, so without a module",
+                "" if there else hint,
             )
         )
     return found

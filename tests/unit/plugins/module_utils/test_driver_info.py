@@ -182,7 +182,12 @@ def test_krn_06_versions_above_the_installed_one_and_whether_they_are_security()
         {"version": "6.1.158-1", "security": True},
         {"version": "6.1.153-1", "security": False},
     ]
-    assert found["linux-headers-amd64"] == {"installed": None, "candidate": "6.1.158-1", "newer": []}
+    assert found["linux-headers-amd64"] == {
+        "installed": None,
+        "candidate": "6.1.158-1",
+        "versions": ["6.1.158-1"],
+        "newer": [],
+    }
     assert found["linux-headers-6.1.0-9-amd64"]["candidate"] is None
 
 

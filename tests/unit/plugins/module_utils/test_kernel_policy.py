@@ -37,7 +37,15 @@ def newer(facts):
 
 def test_healthy_node_needs_nothing():
     plan = _kernel_policy.plan(healthy(), "gate")
-    assert plan == {"packages": {}, "unavailable": [], "hold": [], "unhold": [], "held": {}, "skipped": {}}
+    assert plan == {
+        "packages": {},
+        "unavailable": [],
+        "unpaired": [],
+        "hold": [],
+        "unhold": [],
+        "held": {},
+        "skipped": {},
+    }
     assert bad(judge(healthy())) == []
     assert _kernel_policy.questions(healthy()["kernels"], healthy()["kernel_packages"]) == []
 
@@ -82,7 +90,7 @@ def lacking():
     del facts["kernel_packages"]["linux-headers-amd64"]
     facts["candidates"] = {
         "linux-headers-" + RUNNING: {"installed": None, "candidate": "6.1.158-1", "newer": []},
-        "linux-headers-amd64": {"installed": None, "candidate": "6.1.158-1", "newer": []},
+        "linux-headers-amd64": {"installed": None, "candidate": "6.1.170-1", "versions": ["6.1.170-1", "6.1.158-1"]},
         "linux-headers-" + OTHER: {"installed": None, "candidate": None, "newer": []},
     }
     return facts
@@ -93,8 +101,25 @@ def test_headers_of_every_bootable_kernel_and_their_meta():
     wanted = ["linux-headers-" + OTHER, "linux-headers-" + RUNNING, "linux-headers-amd64"]
     assert _kernel_policy.questions(facts["kernels"], facts["kernel_packages"]) == wanted
     plan = _kernel_policy.plan(facts, "gate")
-    assert plan["packages"] == {"linux-headers-" + RUNNING: "", "linux-headers-amd64": ""}
+    assert plan["packages"] == {"linux-headers-" + RUNNING: "", "linux-headers-amd64": "6.1.158-1"}
     assert plan["unavailable"] == ["linux-headers-" + OTHER]
+
+
+def test_krn_07_headers_never_run_ahead_of_the_kernel():
+    """Debian's newer headers meta depends on the newer image: it would bring a kernel that nobody asked for."""
+    facts = lacking()
+    facts["candidates"]["linux-headers-amd64"]["versions"] = ["6.1.170-1"]
+    plan = _kernel_policy.plan(facts, "gate")
+    assert "linux-headers-amd64" not in plan["packages"]
+    assert plan["unpaired"] == ["linux-headers-amd64"]
+    (found,) = [item for item in judge(facts) if item.check == "kernel.headers_meta"]
+    assert (found.status, "planned kernel upgrade" in found.hint) == ("warn", True)
+
+
+def test_ubuntus_headers_bring_no_kernel_so_the_candidate_will_do():
+    packages = {"linux-image-generic": {"version": "5.15.0.100"}}
+    offer = {"candidate": "5.15.0.101", "versions": ["5.15.0.101"]}
+    assert _kernel_policy.meta_version("linux-image-generic", packages, offer) == "5.15.0.101"
 
 
 def test_headers_not_to_be_had_fail_only_where_it_matters():
