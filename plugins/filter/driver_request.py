@@ -14,8 +14,9 @@ from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _driver_fl
 def driver_request(
     wanted: Mapping[str, Any], devices: Sequence[Mapping[str, Any]], data: Mapping[str, Any], system: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return flavour, fallback and problems of a request."""
-    return _driver_flavour.decide(wanted, devices, data, system).as_dict()
+    """Return flavour, fallback and problems of a request, and the very key text that was judged."""
+    judged = _driver_flavour.decide(wanted, devices, data, system).as_dict()
+    return {**judged, "key_text": str(wanted.get("key_text") or "")}
 
 
 def openpgp_fingerprints(key: str) -> list[str]:

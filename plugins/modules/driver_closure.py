@@ -205,6 +205,8 @@ def request(params: dict[str, Any]) -> dict[str, Any]:
     """Return the module's options as a request."""
     own = params["source"] != "distro"
     decision = params["decision"] or {"flavour": params["flavour"]}
+    # The decision carries the key whose fingerprint was checked; reading it a second time could give another one.
+    key = decision.get("key_text") or params["repo_key"]
     return {
         "version": params["version"],
         "source": params["source"],
@@ -214,7 +216,7 @@ def request(params: dict[str, Any]) -> dict[str, Any]:
         "repo_uri": params["repo_uri"] if own else "",
         "repo_suite": params["repo_suite"] if own else "",
         "repo_components": params["repo_components"] if own else [],
-        "key_text": params["repo_key"].strip() + "\n" if own and params["repo_key"] else "",
+        "key_text": key.strip() + "\n" if own and key else "",
         "allow_redirect": params["allow_redirect"],
         "prefer_prebuilt": params["prefer_prebuilt"],
         "problems": list(decision.get("problems") or []),

@@ -22,8 +22,8 @@ POINTS = {
         "grep -Eq ' status (half-installed|unpacked) (libcuda1|nvidia-kernel-dkms)' /var/log/dpkg.log",
         "ansible and its children",
     ),
-    "while DKMS compiles the module": ("pgrep -f 'dkms.*(build|autoinstall|install)' || pgrep -x cc1", "node"),
-    "while the initramfs is written": ("pgrep -f mkinitramfs", "node"),
+    "while DKMS compiles the module": ("pgrep -f '/[d]kms.* (build|autoinstall|install)'", "node"),
+    "while the initramfs is written": ("pgrep -f '[m]kinitramfs'", "node"),
 }
 
 
@@ -43,7 +43,6 @@ def kill(what, node, process):
 
 
 def test_killed_at_five_points_and_run_again(lab_node, tmp_path):
-    passed_points = []
     for number, (point, (reached, what)) in enumerate(POINTS.items()):
         log = tmp_path / f"run-{number}.log"
         process = lab_node.start_play("site.yml", log)
@@ -53,14 +52,12 @@ def test_killed_at_five_points_and_run_again(lab_node, tmp_path):
 
         wait_until(point, lambda reached=reached: lab_node.sh(reached, check=False).returncode == 0, ended)
         kill(what, lab_node, process)
-        passed_points.append(point)
 
     lab_node.play("site.yml").passed()
     assert lab_node.out("dpkg --audit") == ""
     assert lab_node.sh("test -e /var/lib/gpu_node/transaction.json", check=False).returncode != 0
     again = lab_node.play("site.yml").passed()
     assert again.changed(lab_node.name) == 0, again.output[-4000:]
-    assert passed_points == list(POINTS)
 
 
 if __name__ == "__main__":

@@ -75,6 +75,8 @@ def collection(tmp_path_factory):
         tasks = copy / "roles" / role / "tasks"
         tasks.mkdir(parents=True)
         (tasks / "main.yml").write_text("---" + MAIN, encoding="utf-8")
+        # Entry point of nvidia_driver that playbooks/preflight.yml calls; here it has nothing to refuse.
+        (tasks / "plan_only.yml").write_text("---\n[]\n", encoding="utf-8")
         (tasks / "verify.yml").write_text("---" + (FAULTS if role == "kernel" else "") + VERIFY, encoding="utf-8")
     return copy
 
