@@ -165,3 +165,12 @@ def test_wrong_type_names_the_variable_before_anything_is_read(lab_node):
 def test_accepted_check_warns_only(lab_node):
     play = lab_node.play(PLAYBOOK, **GOOD, preflight_ram_min_gib=4096, preflight_accept=["node.ram"]).passed()
     assert "accepted by preflight_accept" in " ".join(play.output.split())
+
+
+def test_site_refuses_a_version_in_no_repository_before_any_layer_changed_anything(lab_node):
+    """The private apt state in which the plan is made leaves no trace on the node either."""
+    before = lab_node.out(SNAPSHOT)
+    play = lab_node.play("site.yml", **{**GOOD, "nvidia_driver_version": "535.999.01"})
+    play.refused("535.999.01", "535.261.03")
+    assert play.changed(lab_node.name) == 0
+    assert lab_node.out(SNAPSHOT) == before
