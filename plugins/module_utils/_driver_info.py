@@ -226,13 +226,7 @@ def nouveau_facts(root: str, gpus: list[dict[str, Any]]) -> dict[str, Any]:
     files = []
     seen = set()
     # The first directory wins where two hold a file of the same name.
-    for directory in (
-        "etc/modprobe.d",
-        "run/modprobe.d",
-        "usr/local/lib/modprobe.d",
-        "usr/lib/modprobe.d",
-        "lib/modprobe.d",
-    ):
+    for directory in MODPROBE_DIRECTORIES:
         for name in list_dir(root, directory):
             if not name.endswith(".conf") or name in seen:
                 continue
