@@ -54,6 +54,7 @@ OFFERED_PACKAGES = (
     "python3-pip",
     "adduser",
     "curl",
+    "openssh-server",
 )
 
 
