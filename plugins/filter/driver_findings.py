@@ -22,8 +22,6 @@ def _facts(facts: Any, name: str) -> Mapping[str, Any]:
 def driver_findings(facts: Any, expected: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
     """Return findings about the driver."""
     wanted = dict(expected or {})
-    if wanted.get("module_for", _driver_verdict.ALL) not in (_driver_verdict.ALL, _driver_verdict.BOOT):
-        raise AnsibleFilterError("driver_findings: module_for is all or boot, not {!r}".format(wanted["module_for"]))
     return as_dicts(_driver_verdict.findings(_facts(facts, "driver_findings"), wanted))
 
 

@@ -79,10 +79,15 @@ def options(lock_timeout: int = 0) -> list[str]:
     return chosen
 
 
-def operands(packages: Mapping[str, str], absent: Iterable[str]) -> list[str]:
-    """Return what follows ``apt-get install``: ``name``, ``name=version`` and ``name-`` for removals, sorted."""
-    words = [f"{name}={version}" if version else name for name, version in sorted(packages.items())]
+def operands(packages: Mapping[str, str], absent: Iterable[str], files: Mapping[str, str] | None = None) -> list[str]:
+    """Return what follows ``apt-get install``: files, ``name=version``, ``name``, and ``name-`` for removals, sorted."""
+    known = files or {}
+    words = [known.get(name, f"{name}={version}" if version else name) for name, version in sorted(packages.items())]
     return words + [f"{name}-" for name in sorted(absent)]
+
+
+#: What keeps apt-get away from every repository: it then knows what is installed and the files that it is given.
+OFFLINE = ("-o", "Dir::Etc::sourcelist=/dev/null", "-o", "Dir::Etc::sourceparts=/dev/null", "--no-download")
 
 
 def parse_simulation(result: CommandResult) -> Simulation:

@@ -13,11 +13,8 @@ from __future__ import annotations
 
 from typing import Any, Mapping
 
-from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _driver_info, _driver_packages
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _driver_info, _driver_packages, _grub
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._results import ERROR, FAIL, OK, SKIPPED, WARN, Finding
-
-#: Which bootable kernels have to have a module: all of them, or the running and the next one.
-ALL, BOOT = "all", "boot"
 
 
 def findings(facts: Mapping[str, Any], expected: Mapping[str, Any]) -> list[Finding]:
@@ -31,8 +28,6 @@ def findings(facts: Mapping[str, Any], expected: Mapping[str, Any]) -> list[Find
             ``independent``: further package names with a version of their own;
             ``flavour``: open or proprietary, compared where the module tells its own;
             ``expect_gpus``: true, false or a number;
-            ``module_for``: ``all`` (default: every bootable kernel needs a module) or ``boot`` (only the running and
-            the next one; others are warnings);
             ``pending_reboot``: status of what a reboot alone will mend: ``fail`` (default) or ``warn``.
     """
     wanted = wanted_version(facts, expected)
@@ -83,6 +78,8 @@ def module_problem(kernel: Mapping[str, Any], wanted: str | None, flavour: str |
 def _modules(facts: Mapping[str, Any], expected: Mapping[str, Any], wanted: str | None) -> list[Finding]:
     found = []
     following = facts["boot"]["next_kernel"]
+    # Every bootable kernel needs a module. Where the boot loader is pinned to one, the others boot only when asked.
+    pinned = _grub.is_pinned(facts["boot"])
     if not facts["kernels"]:
         return [Finding("driver.module", "node", ERROR, [], wanted, "/boot", "no kernel image in /boot")]
     for kernel in facts["kernels"]:
@@ -91,7 +88,7 @@ def _modules(facts: Mapping[str, Any], expected: Mapping[str, Any], wanted: str 
         built = [item for item in facts["dkms"]["entries"] if item["kernel"] == release and item["state"] == "built"]
         if problem and built:
             problem += "; DKMS has built {}/{} and not installed it".format(built[0]["module"], built[0]["version"])
-        bears = expected.get("module_for", ALL) == ALL or kernel["running"] or release == following or following is None
+        bears = not pinned or kernel["running"] or release == following
         status = OK if not problem else FAIL if bears else WARN
         value = sorted({module["version"] or "unknown" for module in kernel["nvidia"] if module["indexed"]})
         shown = ", ".join(value) if value else "none"

@@ -196,6 +196,14 @@ def boot_facts(root: str = "/") -> dict[str, Any]:
     return facts
 
 
+def is_pinned(boot: dict[str, Any]) -> bool:
+    """Whether the default is a saved entry of one kernel, so that one that arrives later does not boot by itself."""
+    default = boot["default"]
+    if default is None or not default["found"] or "saved_entry" not in (boot["effective"] or ""):
+        return False
+    return ">" in str(default["entry"]).replace(">>", "")
+
+
 def entry_for(boot: dict[str, Any], release: str) -> str | None:
     """Return the entry that boots a kernel in normal mode; recovery entries do not count.
 

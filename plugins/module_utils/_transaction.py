@@ -136,7 +136,9 @@ class Transaction:
             verb = ["--purge"] if request.purge else []
             # All wanted packages are named, changed or not, so that the solver cannot trade one for another.
             named = {name: version for name, version in request.packages.items() if version or name in packages}
-            arguments = _apt_get.options(self._lock_timeout) + verb + ["install"] + _apt_get.operands(named, absent)
+            alone = list(_apt_get.OFFLINE) if request.files else []
+            words = _apt_get.operands(named, absent, request.files)
+            arguments = _apt_get.options(self._lock_timeout) + alone + verb + ["install"] + words
             simulation = self._simulate(arguments, before, request)
             if check and request.update_cache and any(text in simulation.error for text in _UNKNOWN):
                 # The lists that the real run reads first may know them; a check run changes nothing, lists included.

@@ -34,6 +34,8 @@ class Request:
         purge: Whether removed packages take their configuration files with them.
         update_cache: Whether the package lists are read again before a change.
         may_move: Names that the caller has judged itself, e.g. the driver's own.
+        files: Name to path of a package file on the node, for packages that come from there. No repository is then
+            looked at, so that no connection is opened and a pin that no repository meets any more is no obstacle.
     """
 
     owner: str
@@ -46,6 +48,7 @@ class Request:
     purge: bool = False
     update_cache: bool = False
     may_move: Callable[[str], bool] = lambda name: False
+    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass

@@ -31,5 +31,3 @@ def test_wrong_input_is_named():
         FILTERS["driver_findings"]({"changed": False})
     with pytest.raises(AnsibleFilterError, match="gate, hold, none"):
         FILTERS["kernel_plan"](healthy(), "freeze")
-    with pytest.raises(AnsibleFilterError, match="module_for"):
-        FILTERS["driver_findings"](healthy(), {"module_for": "some"})

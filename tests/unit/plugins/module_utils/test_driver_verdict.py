@@ -31,12 +31,21 @@ def test_healthy_node_has_nothing_to_say():
 def test_drv_01_success_is_a_module_for_every_bootable_kernel():
     facts = healthy()
     facts["kernels"][0]["nvidia"] = []
+    facts["boot"]["effective"] = "0"
     assert bad(judge(facts)) == [("driver.module", OTHER, "fail")]
-    assert bad(judge(facts, module_for="boot")) == [("driver.module", OTHER, "warn")]
+
+
+def test_krn_01_a_kernel_that_a_pinned_boot_loader_does_not_start_is_a_warning():
+    facts = healthy()
+    facts["kernels"][0]["nvidia"] = []
+    assert bad(judge(facts)) == [("driver.module", OTHER, "warn")]
+    facts["boot"]["default"]["entry"] = "gnulinux-simple-1"
+    assert bad(judge(facts)) == [("driver.module", OTHER, "fail")]
 
 
 def test_drv_01_packages_without_any_module_do_not_pass():
     facts = healthy()
+    facts["boot"]["effective"] = "0"
     for item in facts["kernels"]:
         item["nvidia"] = []
     facts["dkms"]["entries"] = []
@@ -195,7 +204,7 @@ def test_krn_01_the_kernel_that_boots_next_decides():
     found = one(judge(facts), "driver.boot", "default")
     assert (found.status, found.value) == ("fail", "6.1.0-42-amd64")
     assert found.hint == "do not reboot: no nvidia module"
-    assert ("driver.module", "6.1.0-42-amd64", "fail") in bad(judge(facts, module_for="boot"))
+    assert ("driver.module", "6.1.0-42-amd64", "fail") in bad(judge(facts))
 
 
 def test_krn_01_one_shot_entry_is_judged_beside_the_default():
