@@ -80,7 +80,7 @@ def options(lock_timeout: int = 0) -> list[str]:
 
 
 def operands(packages: Mapping[str, str], absent: Iterable[str], files: Mapping[str, str] | None = None) -> list[str]:
-    """Return what follows ``apt-get install``: files, ``name=version``, ``name``, and ``name-`` for removals, sorted."""
+    """Return what follows ``apt-get install``: files, ``name=version``, ``name``, ``name-`` for removals; sorted."""
     known = files or {}
     words = [known.get(name, f"{name}={version}" if version else name) for name, version in sorted(packages.items())]
     return words + [f"{name}-" for name in sorted(absent)]
