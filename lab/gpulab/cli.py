@@ -29,6 +29,7 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("--gpus", type=int, default=0, help="number of simulated GPUs")
     up.add_argument("--no-gpu", action="store_true", help="the same as --gpus 0")
     up.add_argument("--gpu-model", default="h100-sxm", choices=models.names())
+    up.add_argument("--nvswitches", type=int, default=0, help="number of NVSwitches on PCI")
     up.add_argument("--image", default="", help="another image than the one of the suite")
 
     down = commands.add_parser("down", help="remove nodes")
@@ -65,7 +66,11 @@ def _dispatch(options: argparse.Namespace) -> int:
         return 0
     if options.command == "up":
         count = 0 if options.no_gpu else options.gpus
-        node.up(node.Wish(options.name, options.suite, options.like, count, options.gpu_model, options.image))
+        node.up(
+            node.Wish(
+                options.name, options.suite, options.like, count, options.gpu_model, options.image, options.nvswitches
+            )
+        )
         return 0
     if options.command == "down":
         if not options.names and not options.all:

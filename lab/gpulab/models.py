@@ -27,12 +27,12 @@ def names() -> list[str]:
     return sorted(module.MODELS)
 
 
-def state(node: str, model: str, count: int) -> str:
-    """The text of /var/lib/simgpu/state for a node with `count` cards."""
+def state(node: str, model: str, count: int, switches: int = 0) -> str:
+    """The text of /var/lib/simgpu/state for a node with `count` cards and some NVSwitches."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state"
         output(
             [sys.executable, str(SIMGPU), "--state", str(path), "init"]
-            + ["--gpus", str(count), "--model", model, "--seed", node]
+            + ["--gpus", str(count), "--model", model, "--seed", node, "--nvswitches", str(switches)]
         )
         return path.read_text(encoding="utf-8")

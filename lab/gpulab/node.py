@@ -33,6 +33,7 @@ class Wish:
     gpus: int = 0
     model: str = "h100-sxm"
     image: str = ""
+    switches: int = 0
 
 
 def _inspect(name: str, template: str) -> str:
@@ -128,6 +129,7 @@ def up(wish: Wish) -> None:
     """Makes and boots a node; a node of that name and wish that already runs is left alone."""
     suite = LIKE.get(wish.like, wish.suite)
     key = f"{suite}/{wish.like}/{wish.gpus}/{wish.model}/{wish.image}"
+    key += f"/{wish.switches}" if wish.switches else ""
     if exists(wish.name):
         _check_ours(wish.name)
         if _label(wish.name, ".root") == str(paths.ROOT):
@@ -162,7 +164,7 @@ def _copy_state(wish: Wish) -> None:
     import io
     import tarfile
 
-    text = models.state(wish.name, wish.model, wish.gpus).encode()
+    text = models.state(wish.name, wish.model, wish.gpus, wish.switches).encode()
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         entry = tarfile.TarInfo("state")

@@ -8,6 +8,7 @@ already. Relations inside a driver are open-ended ("at least"), as they are ther
 
 from __future__ import annotations
 
+from packages import fabric
 from packages.debian import NOUVEAU_CONF, shell_stand_in
 from packages.model import LIBDIR, Entry, Package, branch, library, program, script, text
 from packages.ubuntu import Style, add_daemon, family
@@ -41,50 +42,6 @@ def pinning(name: str, pattern: str, version: str) -> Package:
         relations=dict.fromkeys(("Provides", "Conflicts", "Replaces"), "nvidia-driver-pinning"),
         entries=[text(f"/etc/apt/preferences.d/nvidia-driver-pinning-{name}", content)],
     )
-
-
-def fabric(version: str) -> list[Package]:
-    """Return Fabric Manager, NSCQ and from 550 on IMEX; they have to equal the driver."""
-    number = branch(version)
-    tail = "" if number >= 580 else f"-{number}"
-    unit = (
-        "[Unit]\nDescription=NVIDIA fabric manager service (lab stand-in)\n\n[Service]\nType=oneshot\n"
-        "ExecStart=/usr/bin/nv-fabricmanager\n\n[Install]\nWantedBy=multi-user.target\n"
-    )
-    check = "ls /proc/driver/nvidia-nvswitch/devices/* >/dev/null 2>&1 || { echo 'no NVSwitch found' >&2; exit 1; }\n"
-    manager = Package(
-        f"nvidia-fabricmanager{tail}",
-        f"{version}-1",
-        "utils",
-        "NVIDIA fabric manager",
-        entries=[
-            text("/usr/bin/nv-fabricmanager", shell_stand_in("nv-fabricmanager") + check, 0o755),
-            text("/lib/systemd/system/nvidia-fabricmanager.service", unit),
-        ],
-    )
-    if tail:
-        manager.relations = dict.fromkeys(("Provides", "Conflicts", "Replaces"), "nvidia-fabricmanager")
-    result = [
-        manager,
-        Package(
-            f"libnvidia-nscq{tail}",
-            f"{version}-1",
-            "libs",
-            "NVIDIA NVSwitch configuration library",
-            entries=library(LIBDIR, "libnvidia-nscq.so.2", f"libnvidia-nscq.so.{version}", "stub:libnvidia-nscq.so.2"),
-        ),
-    ]
-    if number >= 550:
-        result.append(
-            Package(
-                f"nvidia-imex{tail}",
-                f"{version}-1",
-                "utils",
-                "NVIDIA IMEX daemon",
-                entries=[text("/usr/bin/nvidia-imex", shell_stand_in("nvidia-imex"), 0o755)],
-            )
-        )
-    return result
 
 
 def modprobe(version: str) -> Package:
@@ -176,7 +133,7 @@ def ubuntu_driver(upstream: str, revision: str, suffix: str) -> list[Package]:
     """Return a driver of the Ubuntu repository with its metas."""
     version = f"{upstream}-{revision}"
     style = ubuntu_style(suffix, version)
-    result = [*family(style), *fabric(upstream), modprobe(version), settings(version)]
+    result = [*family(style), *fabric.vendor(upstream), modprobe(version), settings(version)]
     if suffix:
         result += [
             Package(
@@ -312,7 +269,7 @@ def debian_driver(upstream: str) -> list[Package]:
             "Open driver meta-package",
             Depends=f"nvidia-driver {at_least}, nvidia-driver-cuda {at_least}, nvidia-kernel-open-dkms {at_least}",
         ),
-        *fabric(upstream),
+        *fabric.vendor(upstream),
         modprobe(version),
         settings(version),
         persistenced(version),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from packages import fabric
 from packages.debian import shell_stand_in
 from packages.model import DRIVERS, LIBDIR, Entry, Package, branch, library, program, script, text
 
@@ -413,6 +414,7 @@ def packages(suite: str, kernels: list[str]) -> list[Package]:
         *family(archive_style("535-server", "535.274.02", release)),
         *family(archive_style("535-server", "535.288.01", release)),
         *family(new),
+        *(fabric.archive(upstream, release) for upstream in ("535.274.02", "535.288.01", "580.126.20")),
         *transitional("570-server", new),
         *newer_kernel(),
     ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The simulated GPUs of /var/lib/simgpu/state, and which driver can drive which."""
+"""The simulated GPUs and NVSwitches of /var/lib/simgpu/state, and which driver can drive which."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FIRST_BRANCH = (
 
 @dataclass
 class Gpu:
-    """One PCI function with a GPU."""
+    """One PCI function with a GPU or an NVSwitch."""
 
     index: int
     address: str
@@ -78,6 +78,20 @@ def gpus(state: dict[str, str]) -> list[Gpu]:
             )
         )
     return found
+
+
+def nvswitches(state: dict[str, str]) -> list[Gpu]:
+    """The NVSwitches of the state file: bridges of class 0680 with NVIDIA's vendor id."""
+    return [
+        Gpu(
+            index=index,
+            address="0000:%02x:00.0" % (0xC1 + index),
+            device=_number(state.get("nvswitch.device_id", ""), 0x22A3),
+            pci_class=0x068000,
+            name="NVSwitch",
+        )
+        for index in range(_number(state.get("nvswitch.count", "0"), 0, 10))
+    ]
 
 
 def refusal(gpu: Gpu, version: str, flavour: str) -> str:

@@ -79,7 +79,7 @@ def cover_modules() -> None:
 
 
 def cover_pci(found: list[Gpu]) -> None:
-    """/sys/bus/pci with the simulated GPUs and nothing else."""
+    """/sys/bus/pci with the simulated GPUs and NVSwitches and nothing else."""
     bus = FACES + "/sys/bus/pci"
     shutil.rmtree(bus, ignore_errors=True)
     for folder in ("devices", "drivers"):

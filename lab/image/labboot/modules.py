@@ -9,11 +9,12 @@ import subprocess
 import time
 
 from . import machine
-from .gpus import Gpu, gpus, parse_state, refusal, version_text
+from .gpus import Gpu, gpus, nvswitches, parse_state, refusal, version_text
 from .kernels import module_index, normalise
 
 STATE = "/var/lib/simgpu/state"
 MODPROBE = "/usr/lib/gpu-node-lab/kmod/modprobe"
+SWITCH_DRIVER = "nvidia-nvswitch"
 COMPILER = "gcc version 12.2.0 (Debian 12.2.0-14)"
 # Debian renames the files (nvidia-current.ko, of the open flavour nvidia-current-open.ko), not the module inside.
 _RENAMED = ("_current_open", "_current")
@@ -99,6 +100,11 @@ def current_gpus() -> list[Gpu]:
     return gpus(parse_state(machine.read(STATE)))
 
 
+def current_switches() -> list[Gpu]:
+    """The NVSwitches of the state file."""
+    return nvswitches(parse_state(machine.read(STATE)))
+
+
 def load_nvidia(release: str, parameters: list[str] | None = None) -> list[str]:
     """The driver core binds to every GPU it can drive; ENODEV when there is none, as the real one."""
     if "nvidia" in loaded():
@@ -127,6 +133,9 @@ def load_nvidia(release: str, parameters: list[str] | None = None) -> list[str]:
             f"Model: \t\t {gpu.name}\nIRQ:   \t\t 0\nGPU UUID: \t {gpu.uuid}\nBus Type: \t PCIe\n"
             f"Bus Location: \t {gpu.address}\nDevice Minor: \t {gpu.index}\n",
         )
+    for switch in current_switches():
+        machine.bind(switch, SWITCH_DRIVER)
+        machine.write(f"/proc/driver/{SWITCH_DRIVER}/devices/{switch.address}/information", f"{switch.name}\n")
     built = time.strftime("%a %b %e %H:%M:%S UTC %Y", time.gmtime(os.stat(path).st_mtime))
     machine.write("/proc/driver/nvidia/version", version_text(version, flavour, built, COMPILER))
     machine.write("/proc/driver/nvidia/params", "".join(f"{item}\n" for item in parameters or []))
@@ -202,7 +211,9 @@ def unload(name: str, with_users: bool = False) -> None:
     if name in ("nvidia", "nouveau"):
         machine.unbind_all(name)
     if name == "nvidia":
-        shutil.rmtree("/proc/driver/nvidia", ignore_errors=True)
+        machine.unbind_all(SWITCH_DRIVER)
+        for driver in ("nvidia", SWITCH_DRIVER):
+            shutil.rmtree("/proc/driver/" + driver, ignore_errors=True)
         machine.drop_nodes()
     _remember([item for item in names if item != name])
     if with_users:

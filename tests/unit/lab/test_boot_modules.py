@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from labboot import modules
+from labboot import gpus, modules
 
 
 @pytest.mark.parametrize(
@@ -44,3 +44,11 @@ def test_drv_the_file_that_stands_for_a_name(
     monkeypatch.setattr(modules, "module_index", lambda root, release: index)
     path = modules.candidates("6.1.0-57-amd64", name)
     assert path == (f"/lib/modules/6.1.0-57-amd64/updates/dkms/{found}.ko" if found else "")
+
+
+def test_svc_04_switches_are_bridges_with_addresses_of_their_own() -> None:
+    state = {"gpu.count": "8", "nvswitch.count": "4", "nvswitch.device_id": "22a3"}
+    found = gpus.nvswitches(state)
+    assert {(one.vendor, one.device, one.pci_class) for one in found} == {(0x10DE, 0x22A3, 0x068000)}
+    assert len({one.address for one in [*found, *gpus.gpus(state)]}) == 12
+    assert gpus.nvswitches({"gpu.count": "8"}) == []

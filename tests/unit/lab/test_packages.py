@@ -187,6 +187,8 @@ def test_names_lose_the_branch_at_590_and_fabric_manager_at_580():
     assert [package.upstream for package in cuda("ubuntu2204", "libnvidia-compute")] == ["590.48.01"]
     assert {package.upstream for package in cuda("ubuntu2204", "nvidia-fabricmanager")} == {"580.126.20", "590.48.01"}
     assert cuda("ubuntu2204", "nvidia-fabricmanager-535")
+    names = {package.name for package in ubuntu.packages("noble", [])}
+    assert {"nvidia-fabricmanager-535", "nvidia-fabricmanager-580"} <= names and "nvidia-fabricmanager" not in names
 
 
 def test_ubuntus_firmware_has_the_version_in_its_name_and_relations_are_ranges():

@@ -52,6 +52,17 @@ def test_sixteen_cards_have_sixteen_addresses():
     assert len({found[f"gpu.{card}.pci"] for card in range(16)}) == 16
 
 
+def test_nvswitches_are_those_of_the_board(tmp_path):
+    state = tmp_path / "state"
+    assert call(state, "init", "--gpus", "8", "--model", "a100", "--nvswitches", "6").returncode == 0
+    found = values(state)
+    assert (found["nvswitch.count"], found["nvswitch.device_id"]) == ("6", "1af1")
+    assert "nvswitch.count" not in simgpu.initial(8, "h100-sxm", "a")
+    refused = call(state, "init", "--model", "l4", "--nvswitches", "4")
+    assert refused.returncode == 2 and "no NVSwitch on PCI" in refused.stderr
+    assert call(state, "init", "--model", "a100", "--nvswitches", "9").returncode == 2
+
+
 def test_uuids_stay_with_the_node():
     assert simgpu.initial(2, "l4", "one") == simgpu.initial(2, "l4", "one")
     assert simgpu.gpu_uuid("one", 0) != simgpu.gpu_uuid("two", 0)
