@@ -13,6 +13,7 @@ from .gpus import Gpu, gpus, nvswitches, parse_state, refusal, version_text
 from .kernels import module_index, normalise
 
 STATE = "/var/lib/simgpu/state"
+SIMGPU = "/usr/local/bin/simgpu"
 MODPROBE = "/usr/lib/gpu-node-lab/kmod/modprobe"
 SWITCH_DRIVER = "nvidia-nvswitch"
 COMPILER = "gcc version 12.2.0 (Debian 12.2.0-14)"
@@ -215,6 +216,9 @@ def unload(name: str, with_users: bool = False) -> None:
         for driver in ("nvidia", SWITCH_DRIVER):
             shutil.rmtree("/proc/driver/" + driver, ignore_errors=True)
         machine.drop_nodes()
+        # What lived in the driver (persistence mode, power limits) is gone with it, as at a power cycle.
+        if os.access(SIMGPU, os.X_OK):
+            subprocess.run([SIMGPU, "boot"], check=False)
     _remember([item for item in names if item != name])
     if with_users:
         for needed in reversed(_USES.get(name, [])):

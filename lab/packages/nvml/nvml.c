@@ -454,9 +454,53 @@ EXPORT int nvmlDeviceGetPowerUsage(device_t handle, unsigned *out)
     return get_number(__func__, handle, "power_mw", out);
 }
 
+/* ---- power limits: the one in force may be lower than the one that was set, where the board has another reason ---- */
+
 EXPORT int nvmlDeviceGetEnforcedPowerLimit(device_t handle, unsigned *out)
 {
+    unsigned lower, index;
+    int rc = get_number(__func__, handle, "power_limit_mw", out);
+
+    if (rc || device(__func__, handle, &index))
+        return rc;
+    lower = (unsigned)simgpu_gpu_number(index, "power_enforced_mw", *out);
+    *out = lower < *out ? lower : *out;
+    return NVML_SUCCESS;
+}
+
+EXPORT int nvmlDeviceGetPowerManagementLimit(device_t handle, unsigned *out)
+{
     return get_number(__func__, handle, "power_limit_mw", out);
+}
+
+EXPORT int nvmlDeviceGetPowerManagementDefaultLimit(device_t handle, unsigned *out)
+{
+    return get_number(__func__, handle, "power_default_mw", out);
+}
+
+EXPORT int nvmlDeviceGetPowerManagementLimitConstraints(device_t handle, unsigned *lowest, unsigned *highest)
+{
+    int rc = get_number(__func__, handle, "power_min_mw", lowest);
+    return rc ? rc : get_number(__func__, handle, "power_max_mw", highest);
+}
+
+EXPORT int nvmlDeviceSetPowerManagementLimit(device_t handle, unsigned milliwatt)
+{
+    unsigned index;
+    long long lowest, highest;
+    int rc = device(__func__, handle, &index);
+
+    if (rc)
+        return rc;
+    if (geteuid())
+        return NVML_NO_PERMISSION;
+    lowest = simgpu_gpu_number(index, "power_min_mw", -1);
+    highest = simgpu_gpu_number(index, "power_max_mw", -1);
+    if (lowest < 0 || highest < 0)
+        return NVML_NOT_SUPPORTED;
+    if (milliwatt < lowest || milliwatt > highest)
+        return NVML_INVALID_ARGUMENT;
+    return simgpu_write_one(index, "power_limit_mw", milliwatt) ? NVML_UNKNOWN : NVML_SUCCESS;
 }
 
 EXPORT int nvmlDeviceGetUtilizationRates(device_t handle, utilization *out)

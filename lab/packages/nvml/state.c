@@ -109,22 +109,23 @@ int simgpu_module_version(char *out, size_t size)
     return found;
 }
 
-static int is_written_key(const char *line, const char *name)
+/* Whether a line holds the key of any GPU from first to last. */
+static int is_written_key(const char *line, const char *name, unsigned first, unsigned last)
 {
     unsigned index;
     int used = 0;
     size_t length = strlen(name);
 
-    if (sscanf(line, "gpu.%u.%n", &index, &used) != 1 || used == 0)
+    if (sscanf(line, "gpu.%u.%n", &index, &used) != 1 || used == 0 || index < first || index > last)
         return 0;
     return !strncmp(line + used, name, length) && line[used + length] == '=';
 }
 
-int simgpu_write_all(const char *name, long long value)
+static int write_range(unsigned first, unsigned last, const char *name, long long value)
 {
     char new_path[PATH_MAX], lock_path[PATH_MAX], line[512];
     const char *path = simgpu_state_path();
-    unsigned index, count;
+    unsigned index;
     FILE *old, *new;
     struct stat info;
     int lock, failed;
@@ -144,12 +145,11 @@ int simgpu_write_all(const char *name, long long value)
         close(lock);
         return -1;
     }
-    count = simgpu_count();
     while (fgets(line, sizeof line, old)) {
-        if (!is_written_key(line, name))
+        if (!is_written_key(line, name, first, last))
             fputs(line, new);
     }
-    for (index = 0; index < count; index++)
+    for (index = first; index <= last; index++)
         fprintf(new, "gpu.%u.%s=%lld\n", index, name, value);
     if (!fstat(fileno(old), &info) && fchmod(fileno(new), info.st_mode & 0777))
         errno = 0;                                 /* a mode that cannot be kept is no reason to lose the value */
@@ -159,4 +159,15 @@ int simgpu_write_all(const char *name, long long value)
     failed = failed || rename(new_path, path);
     close(lock);
     return failed ? -1 : 0;
+}
+
+int simgpu_write_all(const char *name, long long value)
+{
+    unsigned count = simgpu_count();
+    return count ? write_range(0, count - 1, name, value) : 0;
+}
+
+int simgpu_write_one(unsigned index, const char *name, long long value)
+{
+    return write_range(index, index, name, value);
 }

@@ -25,7 +25,8 @@ unsigned simgpu_count(void);
 /* The version in /proc/driver/nvidia/version: 1 when found, 0 when the file is absent, -1 when it names none. */
 int simgpu_module_version(char *out, size_t size);
 
-/* Writes gpu.<i>.<name>=<value> for all GPUs, by a temporary file, rename and a lock. 0 or -1 with errno. */
+/* Write gpu.<i>.<name>=<value> for all GPUs or for one, by a temporary file, rename and a lock. 0 or -1 with errno. */
 int simgpu_write_all(const char *name, long long value);
+int simgpu_write_one(unsigned index, const char *name, long long value);
 
 #endif

@@ -2,7 +2,8 @@
  * SPDX-License-Identifier: GPL-3.0-or-later
  *
  * Stand-in for nvidia-smi: lists GPUs through whatever libnvidia-ml.so.1 the loader finds.
- * Knows -L, --query-gpu=FIELDS --format=csv[,noheader][,nounits], -i INDEX, --version, -h and a short default table. */
+ * Knows -L, --query-gpu=FIELDS --format=csv[,noheader][,nounits], -i ID, -pl WATT, --version, -h and a short default table. */
+#include <ctype.h>
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,6 +28,14 @@ static struct {
     int (*persistence)(device_t, unsigned *);
     int (*temperature)(device_t, unsigned, unsigned *);
     int (*power)(device_t, unsigned *);
+    int (*limit)(device_t, unsigned *);
+    int (*default_limit)(device_t, unsigned *);
+    int (*enforced)(device_t, unsigned *);
+    int (*constraints)(device_t, unsigned *, unsigned *);
+    int (*set_limit)(device_t, unsigned);
+    int (*by_uuid)(const char *, device_t *);
+    int (*by_bus_id)(const char *, device_t *);
+    int (*index)(device_t, unsigned *);
     int (*utilization)(device_t, utilization *);
     const char *(*text)(int);
 } nvml;
@@ -42,6 +51,11 @@ static int load(void)
         SYMBOL(pci, "nvmlDeviceGetPciInfo_v3"), SYMBOL(memory, "nvmlDeviceGetMemoryInfo"),
         SYMBOL(persistence, "nvmlDeviceGetPersistenceMode"), SYMBOL(temperature, "nvmlDeviceGetTemperature"),
         SYMBOL(power, "nvmlDeviceGetPowerUsage"), SYMBOL(utilization, "nvmlDeviceGetUtilizationRates"),
+        SYMBOL(limit, "nvmlDeviceGetPowerManagementLimit"), SYMBOL(enforced, "nvmlDeviceGetEnforcedPowerLimit"),
+        SYMBOL(default_limit, "nvmlDeviceGetPowerManagementDefaultLimit"),
+        SYMBOL(constraints, "nvmlDeviceGetPowerManagementLimitConstraints"),
+        SYMBOL(set_limit, "nvmlDeviceSetPowerManagementLimit"), SYMBOL(by_uuid, "nvmlDeviceGetHandleByUUID"),
+        SYMBOL(by_bus_id, "nvmlDeviceGetHandleByPciBusId_v2"), SYMBOL(index, "nvmlDeviceGetIndex"),
         SYMBOL(text, "nvmlErrorString"),
     };
     size_t index;
@@ -68,6 +82,38 @@ static void explain(int rc)
                "NVIDIA driver is installed and running.\n\n");
     else
         printf("Failed to initialize NVML: %s\n", nvml.text ? nvml.text(rc) : "Unknown Error");
+}
+
+static int power_field(const char *field, device_t device, unsigned *number)
+{
+    unsigned lowest = 0, highest = 0;
+    int rc;
+
+    if (!strcmp(field, "power.draw"))
+        return nvml.power(device, number);
+    if (!strcmp(field, "power.limit"))
+        return nvml.limit(device, number);
+    if (!strcmp(field, "power.default_limit"))
+        return nvml.default_limit(device, number);
+    if (!strcmp(field, "enforced.power.limit"))
+        return nvml.enforced(device, number);
+    rc = nvml.constraints(device, &lowest, &highest);
+    *number = strcmp(field, "power.min_limit") ? highest : lowest;
+    return rc;
+}
+
+static int is_power_field(const char *field)
+{
+    static const char *const names[] = {
+        "power.draw", "power.limit", "power.default_limit", "enforced.power.limit", "power.min_limit", "power.max_limit",
+    };
+    size_t index;
+
+    for (index = 0; index < sizeof names / sizeof *names; index++) {
+        if (!strcmp(field, names[index]))
+            return 1;
+    }
+    return 0;
 }
 
 static void field_value(const char *field, unsigned index, device_t device, int units, char *out, size_t size)
@@ -109,8 +155,8 @@ static void field_value(const char *field, unsigned index, device_t device, int 
     } else if (!strcmp(field, "temperature.gpu")) {
         rc = nvml.temperature(device, 0, &number);
         snprintf(text, sizeof text, "%u", number);
-    } else if (!strcmp(field, "power.draw")) {
-        rc = nvml.power(device, &number);
+    } else if (is_power_field(field)) {
+        rc = power_field(field, device, &number);
         snprintf(text, sizeof text, "%u.%02u%s", number / 1000, number % 1000 / 10, units ? " W" : "");
     } else if (!strcmp(field, "utilization.gpu")) {
         rc = nvml.utilization(device, &load_now);
@@ -175,21 +221,73 @@ static int each_gpu(long only, const char *query, int header, int units, int lis
     return 0;
 }
 
+/* -i takes an index, a UUID or a PCI address, as the real one does; -1 where there is no such card. */
+static long find_card(const char *word)
+{
+    device_t device = NULL;
+    unsigned index = 0;
+    char *end;
+    long number = strtol(word, &end, 10);
+
+    if (isdigit((unsigned char)*word) && !*end)
+        return number;
+    if (nvml.by_uuid(word, &device) && nvml.by_bus_id(word, &device))
+        return -1;
+    return nvml.index(device, &index) ? -1 : (long)index;
+}
+
+static int set_power(long only, const char *watt)
+{
+    unsigned index, total = 0, lowest, highest, before;
+    double wanted = strtod(watt, NULL);
+    int rc = nvml.count(&total), worst = 0;
+    pci_info_v3 pci;
+    device_t device;
+
+    for (index = 0; !rc && index < total; index++) {
+        if (only >= 0 && (unsigned)only != index)
+            continue;
+        if (nvml.by_index(index, &device) || nvml.pci(device, &pci))
+            return 15;
+        if (nvml.constraints(device, &lowest, &highest)) {
+            printf("Changing power management limit is not supported for GPU: %s.\n", pci.bus_id);
+            worst = 3;
+            continue;
+        }
+        if (wanted * 1000 < lowest || wanted * 1000 > highest) {
+            printf("Provided power limit %.2f W is not a valid power limit which should be between %.2f W and %.2f W for "
+                   "GPU %s\nTerminating early due to previous errors.\n", wanted, lowest / 1e3, highest / 1e3, pci.bus_id);
+            return 2;
+        }
+        nvml.limit(device, &before);
+        rc = nvml.set_limit(device, (unsigned)(wanted * 1000));
+        if (rc)
+            printf("Failed to set power management limit for GPU %s: %s\n", pci.bus_id, nvml.text(rc));
+        else
+            printf("Power limit for GPU %s was set to %.2f W from %.2f W.\n", pci.bus_id, wanted, before / 1e3);
+    }
+    printf("%s", rc || worst ? "" : "All done.\n");
+    return rc ? rc : worst;
+}
+
 static int usage(void)
 {
     printf("nvidia-smi (lab stand-in): lists simulated GPUs through libnvidia-ml.so.1\n\n"
            "    nvidia-smi [-i INDEX]            a short table\n"
            "    nvidia-smi -L [-i INDEX]         one line a GPU\n"
            "    nvidia-smi --query-gpu=FIELDS --format=csv[,noheader][,nounits] [-i INDEX]\n"
+           "    nvidia-smi -pl WATT [-i ID]      set the power limit\n"
            "    nvidia-smi --version\n\n"
+           "ID: index, UUID or PCI address\n"
            "FIELDS: index name uuid serial pci.bus_id pci.device_id memory.total memory.used memory.free driver_version\n"
-           "        persistence_mode temperature.gpu power.draw utilization.gpu\n");
+           "        persistence_mode temperature.gpu utilization.gpu power.draw power.limit power.default_limit\n"
+           "        power.min_limit power.max_limit enforced.power.limit\n");
     return 0;
 }
 
 int main(int argc, char **argv)
 {
-    const char *query = NULL, *format = NULL;
+    const char *query = NULL, *format = NULL, *card = NULL, *watt = NULL;
     char driver[96] = "", version[96] = "";
     int list = 0, versions = 0, argument, rc, cuda = 0;
     long only = -1;
@@ -203,9 +301,13 @@ int main(int argc, char **argv)
         else if (!strcmp(word, "--version"))
             versions = 1;
         else if (!strcmp(word, "-i") && argument + 1 < argc)
-            only = strtol(argv[++argument], NULL, 10);
+            card = argv[++argument];
         else if (!strncmp(word, "--id=", 5))
-            only = strtol(word + 5, NULL, 10);
+            card = word + 5;
+        else if ((!strcmp(word, "-pl") || !strcmp(word, "--power-limit")) && argument + 1 < argc)
+            watt = argv[++argument];
+        else if (!strncmp(word, "--power-limit=", 14))
+            watt = word + 14;
         else if (!strncmp(word, "--query-gpu=", 12))
             query = word + 12;
         else if (!strncmp(word, "--format=", 9))
@@ -226,6 +328,12 @@ int main(int argc, char **argv)
         explain(rc);
         return rc == NVML_UNKNOWN ? 255 : rc;
     }
+    if (card && (only = find_card(card)) < 0) {
+        printf("No devices were found\n");
+        return 6;
+    }
+    if (watt)
+        return set_power(only, watt);
     nvml.driver_version(driver, sizeof driver);
     nvml.nvml_version(version, sizeof version);
     nvml.cuda_version(&cuda);

@@ -178,6 +178,33 @@ def test_nvidia_smi_stand_in_lists_and_queries(machine):
     assert machine.tool("nvidia-smi", "--query-gpu=nothing", "--format=csv").returncode == 2
 
 
+def power(machine, fields="power.limit", *words):
+    done = machine.tool("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits", *words)
+    return [line.split(", ") for line in done.stdout.splitlines()]
+
+
+def test_tun_05_power_limits_are_set_on_each_card_or_on_one_and_within_its_range(machine):
+    range_and_default = "power.min_limit,power.max_limit,power.default_limit"
+    assert power(machine, range_and_default) == [["200.00", "700.00", "700.00"]] * 2
+    uuid = machine.nvml()["gpus"][1]["uuid"]
+    for card in ("1", uuid, "00000000:2A:00.0"):
+        machine.simgpu("boot")
+        done = machine.tool("nvidia-smi", "-i", card, "-pl", "450")
+        assert done.returncode == 0, done.stdout
+        assert "GPU 00000000:2A:00.0 was set to 450.00 W from 700.00 W" in done.stdout
+        assert power(machine, "power.limit,enforced.power.limit") == [["700.00", "700.00"], ["450.00", "450.00"]]
+    assert machine.tool("nvidia-smi", "-pl", "500").returncode == 0
+    assert power(machine) == [["500.00"], ["500.00"]]
+    done = machine.tool("nvidia-smi", "-pl", "900")
+    assert done.returncode == 2 and "between 200.00 W and 700.00 W" in done.stdout
+    assert power(machine) == [["500.00"], ["500.00"]]
+    machine.simgpu("set", "gpu=0", "power_enforced_mw=300000")
+    assert power(machine, "power.limit,enforced.power.limit", "-i", "0") == [["500.00", "300.00"]]
+    machine.simgpu("boot")
+    assert power(machine) == [["700.00"], ["700.00"]]
+    assert machine.tool("nvidia-smi", "-i", "GPU-none", "-pl", "450").returncode == 6
+
+
 def test_nvidia_smi_stand_in_says_what_is_wrong(machine):
     machine.module.write_text(BANNER.replace(DRIVER, "535.183.06"))
     result = machine.tool("nvidia-smi")
