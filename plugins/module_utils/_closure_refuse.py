@@ -112,9 +112,10 @@ def _partial(universe: Universe, owned: Owned, ways: Sequence[Candidate], versio
         for component, names in way.roots.any_of:
             if not any(picker.choose(name) for name in names):
                 looked = f" (looked for {', '.join(names)})" if names else ""
-                return [
-                    f"nvidia_driver_components: {component} does not exist in source {source} for {version}{looked}"
-                ]
+                text = f"nvidia_driver_components: {component} does not exist in source {source} for {version}{looked}"
+                if component == "fabricmanager":
+                    text += "; it is added on nodes with NVSwitches, unless nvidia_fabricmanager_enabled is false"
+                return [text]
         if module is None:
             return [_no_module(picker, way, version, source)]
     for way in ways:

@@ -197,6 +197,12 @@ def matches(data: Data, devices: Iterable[Mapping[str, Any]]) -> list[Match]:
     return found
 
 
+def hidden_nvswitches(data: Data, devices: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the cards among plain PCI devices whose boards have NVSwitches that do not show on PCI, each once."""
+    cards = {row["name"] for row in data["cards"] if row.get("hidden_nvswitch")}
+    return [one.label for one in _kinds(matches(data, devices)) if one.card in cards]
+
+
 def branch_problems(found: Sequence[Match], driver: str) -> list[str]:
     """Return why a driver version cannot drive some of the GPUs; one reason per kind of GPU."""
     branch = branch_of(driver) or 0

@@ -45,7 +45,8 @@ def decide(
 
     Args:
         wanted: Role variables without their prefix: version, source, flavour, components, repo_uri, repo_key,
-            repo_key_fingerprint, and ``key_text``, the content of the key.
+            repo_key_fingerprint, ``key_text``, the content of the key, and ``required``, why the hardware needs a
+            component, by its name.
         devices: PCI devices of the target.
         data: The compatibility data.
         system: ``id`` and ``version`` of the target's os-release.
@@ -58,6 +59,7 @@ def decide(
     if problems:
         return Decision(problems=tuple(problems))
     version = upstream_version(str(wanted["version"]))
+    problems += _required(wanted, version, system)
     gpus = _compat.matches(data, devices)
     asked = str(wanted["flavour"])
     problems += [f"nvidia_driver_version: {text}" for text in _compat.branch_problems(gpus, version)]
@@ -95,6 +97,24 @@ def _choices(wanted: Mapping[str, Any]) -> list[str]:
     known = _driver_names.COMPONENTS
     if not isinstance(components, (list, tuple)) or not components or any(name not in known for name in components):
         problems.append(f"nvidia_driver_components is {components!r}; allowed is a list of {', '.join(known)}")
+    return problems
+
+
+def _required(wanted: Mapping[str, Any], version: str, system: Mapping[str, str]) -> list[str]:
+    """Name components that the hardware needs and no packaging of the source has."""
+    source, branch = str(wanted["source"]), _driver_names.branch_of(version)
+    problems = []
+    for component, reason in (wanted.get("required") or {}).items():
+        ways = [
+            _driver_names.roots(packaging, branch, _driver_names.FLAVOURS[0], (component,), variant)
+            for packaging in _driver_names.packagings(source, str(system.get("id", "")))
+            for variant in _driver_names.variants(packaging, branch)
+        ]
+        if not any(names for way in ways for _component, names in way.any_of):
+            problems.append(
+                f"nvidia_driver_source {source!r} has no {component}, which this node needs in the driver's version: "
+                f"{reason}. Set nvidia_driver_source to cuda_repo, or nvidia_{component}_enabled to false to do without"
+            )
     return problems
 
 

@@ -7,13 +7,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from typing import Any, Mapping
 
-from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _apt_prefs, _apt_sources, _dpkg
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _apt_prefs, _apt_sources, _dpkg, _gpu_users
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._driver_origin import is_distribution
-from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import list_dir, path_below, read_text
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import list_dir, read_text
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._transaction_request import (
     read_installed,
     unfinished_names,
@@ -22,9 +21,6 @@ from ansible_collections.aiinfra.gpu_node.plugins.module_utils._transaction_stat
 
 RECORD = STATE_DIR + "/driver.json"
 _LISTS = "var/lib/apt/lists"
-_DEVICE = re.compile(r"^/dev/nvidia(?:[0-9]+|ctl|-uvm|-modeset|-caps/.*)$")
-#: The daemon that keeps the device open on purpose; it is restarted with its package.
-_KEEPER = "nvidia-persiste"
 
 
 def read_record(root: str) -> dict[str, Any]:
@@ -81,7 +77,7 @@ def release_origins(root: str, sources: list[_apt_sources.Source]) -> set[tuple[
     for source in sources:
         for uri in source.uris:
             for suite in source.suites:
-                bare = re.sub(r"^[a-z+]+:(?://)?", "", uri.rstrip("/")).replace("/", "_")
+                bare = re.sub(r"^[a-z+]+:(?://)?(?:[^/@]*@)?", "", uri.rstrip("/")).replace("/", "_")
                 for kind in ("InRelease", "Release"):
                     name = f"{bare}_dists_{suite}_{kind}"
                     text = (read_text(root, f"{_LISTS}/{name}") or "") if name in names else ""
@@ -92,22 +88,8 @@ def release_origins(root: str, sources: list[_apt_sources.Source]) -> set[tuple[
 
 
 def gpu_users(root: str) -> list[str]:
-    """Return the processes that have an NVIDIA device open, as ``pid name``; the persistence daemon is not a user."""
-    found = []
-    for pid in list_dir(root, "proc"):
-        if not pid.isdigit():
-            continue
-        name = (read_text(root, f"proc/{pid}/comm") or "").strip()
-        if name == _KEEPER:
-            continue
-        folder = path_below(root, f"proc/{pid}/fd")
-        try:
-            links = [os.readlink(os.path.join(folder, one)) for one in os.listdir(folder)]
-        except OSError:
-            continue
-        if any(_DEVICE.match(link) for link in links):
-            found.append(f"{pid} {name}")
-    return found
+    """Return the processes that use the GPUs; the driver's own daemons are restarted with their packages."""
+    return _gpu_users.users(root)
 
 
 def loaded_version(root: str) -> str:

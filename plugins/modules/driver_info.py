@@ -200,6 +200,12 @@ driver:
         - The unit as C(packaging), C(vendor_exec), C(installable), C(load), C(enabled), C(active), C(result),
           C(command), C(reload_needed), C(drop_in), and with O(check_persistence) C(modes) and C(modes_error).
       type: dict
+    fabricmanager:
+      description:
+        - The unit of NVIDIA's fabric manager as C(present), C(link), C(load), C(enabled), C(active), C(result),
+          C(reload_needed), C(config), C(config_newer), C(users) of the GPUs where the unit is there.
+        - C(driven) has the NVSwitches that the driver has taken, C(subnet_manager) says whether nvlsm is installed.
+      type: dict
     record:
       description: Content of C(/var/lib/gpu_node/driver.json); null where there is none.
       type: dict

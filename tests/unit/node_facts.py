@@ -129,6 +129,20 @@ def healthy():
             for a in ("0000:17:00.0", "0000:65:00.0")
         ],
         "nvswitches": [],
+        "fabricmanager": {
+            "present": False,
+            "link": False,
+            "load": "",
+            "enabled": "",
+            "active": "",
+            "result": "",
+            "reload_needed": False,
+            "config": None,
+            "config_newer": False,
+            "driven": [],
+            "users": [],
+            "subnet_manager": False,
+        },
         "persistenced": {
             "packaging": "debian",
             "vendor_exec": "/usr/bin/nvidia-persistenced --user nvpd",

@@ -21,7 +21,7 @@ TABLES = {
         | {"flavours", "recommended", "ranges"},
         {"note"},
     ),
-    "cards": ({"device", "name", "generation", "memory_mib"}, {"subsystem", "note"}),
+    "cards": ({"device", "name", "generation", "memory_mib"}, {"subsystem", "hidden_nvswitch", "note"}),
     "cudnn": ({"first", "last", "cuda", "minimum_driver", "oldest_generation"}, {"note"}),
     "tensorrt": ({"release", "cuda", "cudnn", "cudnn_optional"}, {"note"}),
     "repository_keys": ({"distro", "file", "fingerprint"}, {"note"}),

@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[3]
-ROLES = ("preflight", "tuning", "kernel", "nvidia_driver", "nvidia_persistenced")
+ROLES = ("preflight", "tuning", "kernel", "nvidia_driver", "nvidia_persistenced", "nvidia_fabricmanager")
 
 MAIN = """
 - name: Fail where the inventory says so
@@ -160,9 +160,9 @@ def test_a_bad_node_fails_the_run_after_the_report(mixed):
 
 
 def test_good_nodes_pass_beside_bad_ones(mixed):
-    assert "VERDICT good: PASS (5 ok)" in mixed.stdout
-    assert "VERDICT tolerable: PASS (3 ok, 1 skipped, 1 warn)" in mixed.stdout
-    assert "VERDICT failing: FAIL (4 ok, 1 fail)" in mixed.stdout
+    assert "VERDICT good: PASS (6 ok)" in mixed.stdout
+    assert "VERDICT tolerable: PASS (4 ok, 1 skipped, 1 warn)" in mixed.stdout
+    assert "VERDICT failing: FAIL (5 ok, 1 fail)" in mixed.stdout
 
 
 def test_a_crash_in_one_layer_is_an_error_and_the_others_are_verified(mixed):
@@ -172,6 +172,7 @@ def test_a_crash_in_one_layer_is_an_error_and_the_others_are_verified(mixed):
         "kernel.completed": "error",
         "nvidia_driver.state": "ok",
         "nvidia_persistenced.state": "ok",
+        "nvidia_fabricmanager.state": "ok",
     }
     findings = node(mixed, "crashing")["findings"]
     crash = next(finding for finding in findings if finding["check"] == "kernel.completed")
@@ -218,6 +219,11 @@ def test_limit_reports_the_named_nodes_only(play):
     assert [entry["name"] for entry in done.report["nodes"]] == ["a"]
     assert "changed=0" in done.stdout and "changed=1" not in done.stdout
     assert "WARNING" not in done.stdout and "DEPRECATION" not in done.stdout
+
+
+def test_svc_04_without_switches_the_fabric_manager_is_left_out(play):
+    done = play({"a": {"nvidia_driver_fabric_relevant": False}})
+    assert "nvidia_fabricmanager.state" not in statuses(done, "a") and node(done, "a")["verdict"] == "PASS"
 
 
 def test_check_mode_judges_another_target_but_writes_nothing(play):

@@ -219,3 +219,11 @@ def test_supported_systems_ignore_point_releases():
     assert _compat.supported_system(DATA, "debian", "11") is None
     assert _compat.supported_system(DATA, "debian", "120") is None
     assert _compat.supported_system(DATA, "rhel", "9.4") is None
+
+
+def test_svc_04_only_some_boards_hide_their_nvswitches():
+    def gpu(device):
+        return {"vendor": "10de", "device": device, "class": "030200", "subsystem": ""}
+
+    assert _compat.hidden_nvswitches(DATA, [gpu("2901"), gpu("2901")]) == ["B200 (10de:2901)"]
+    assert _compat.hidden_nvswitches(DATA, [gpu("2330"), gpu("2941"), gpu("ffff")]) == []

@@ -117,3 +117,12 @@ def test_cud_01_the_known_fingerprint_depends_on_the_distribution():
 )
 def test_cud_01_each_fault_of_a_repository_names_its_variable(more, message):
     assert message in problems(**repo(**more))
+
+
+def test_svc_04_debian_has_no_fabric_manager_for_a_node_that_needs_one():
+    required = {"fabricmanager": "4 NVSwitches on PCI (10de:22a3)"}
+    text = problems(required=required, components=["compute", "fabricmanager"])
+    assert "nvidia_driver_source 'distro' has no fabricmanager" in text and "4 NVSwitches" in text
+    assert "cuda_repo" in text and "nvidia_fabricmanager_enabled" in text
+    assert decide(system={"id": "ubuntu", "version": "22.04"}, required=required).problems == ()
+    assert decide(required={}).problems == ()
