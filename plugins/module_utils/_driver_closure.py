@@ -88,7 +88,7 @@ class Closure:
 
         Args:
             wanted: version, source, flavours, components, kernels, repo_uri, repo_suite, repo_components, key_text,
-                allow_redirect, prefer_prebuilt, problems.
+                allow_redirect, prefer_prebuilt, interrupt_users (optional), problems.
 
         Raises:
             Refusal: with everything that is wrong.
@@ -235,12 +235,13 @@ class Closure:
         members = _driver_record.members(answer)
         loaded = _driver_record.loaded_version(self._root)
         moves = bool(set(answer["to_install"]) & set(members) or answer["to_remove"])
-        users = _driver_record.gpu_users(self._root) if loaded and moves else []
+        asks = loaded and moves and not wanted.get("interrupt_users")
+        users = _driver_record.gpu_users(self._root) if asks else []
         if users and loaded != answer["version"]:
             raise Refusal(
                 [
                     f"the loaded driver {loaded} is in use and would be replaced by {answer['version']}; stop what "
-                    f"uses the GPUs first (pid and name): {', '.join(users)}"
+                    f"uses the GPUs first (pid, name, unit or pod): {', '.join(users)}"
                 ]
             )
         answer["request"] = {key: wanted[key] for key in ("repo_uri", "prefer_prebuilt", "kernels")}
@@ -342,7 +343,7 @@ class Closure:
         users = _driver_record.gpu_users(self._root) if names and _driver_record.loaded_version(self._root) else []
         if users:
             raise TransactionError(
-                f"The driver is in use; stop what uses the GPUs first (pid and name): {', '.join(users)}"
+                f"The driver is in use; stop what uses the GPUs first (pid, name, unit or pod): {', '.join(users)}"
             )
         outcome = self._transaction.run(Request(owner=OWNER, absent=names, purge=True), check)
         changed = [path for path, text in former.items() if text is not None]

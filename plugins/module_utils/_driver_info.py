@@ -22,6 +22,7 @@ from ansible_collections.aiinfra.gpu_node.plugins.module_utils import (
     _driver_names,
     _driver_pins,
     _fabricmanager,
+    _gpu_holders,
     _grub,
     _initramfs,
     _kernel_policy,
@@ -37,6 +38,8 @@ RECORD = "var/lib/gpu_node/driver.json"
 KERNEL_HOLD = "var/lib/gpu_node/kernel_hold.json"
 #: A mark that is there while nothing runs belongs to a package transaction that a kill cut.
 TRANSACTION = "var/lib/gpu_node/transaction.json"
+#: What was tried and did not serve; written when a node went back to its last known good state.
+ROLLBACK = "var/lib/gpu_node/rollback.json"
 LIBRARY_DIRECTORIES = (
     "usr/lib/x86_64-linux-gnu",
     "usr/lib/x86_64-linux-gnu/nvidia/current",
@@ -83,6 +86,7 @@ def collect(
     dkms_status: bool = False,
     persistence: bool = False,
     kernel_candidates: bool = False,
+    holders: bool = False,
 ) -> dict[str, Any]:
     """Return the facts; the module driver_info documents every key.
 
@@ -94,6 +98,7 @@ def collect(
         dkms_status: Whether to run ``dkms status`` as well as reading DKMS's tree.
         persistence: Whether to ask the driver for the GPUs' persistence mode.
         kernel_candidates: Whether to ask apt's cache about missing headers and held kernel metas, where there are any.
+        holders: Whether to look for processes that hold the GPUs, through every open file of the node.
     """
     release = running or os.uname().release
     devices = _pci.nvidia_devices(root)
@@ -138,6 +143,8 @@ def collect(
         "fabricmanager": _fabricmanager.unit_facts(runner, root),
         "record": read_json(root, RECORD),
         "kernel_hold": read_json(root, KERNEL_HOLD),
+        "rollback": read_json(root, ROLLBACK),
+        "holders": _gpu_holders.holders(root) if holders else None,
         "reboot": reboot_facts(loaded["version"], library["version"], gpus, bool(nouveau["bound"])),
     }
 

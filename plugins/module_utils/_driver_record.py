@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any, Mapping
 
-from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _apt_prefs, _apt_sources, _dpkg, _gpu_users
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _apt_prefs, _apt_sources, _dpkg, _gpu_holders
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._driver_origin import is_distribution
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import list_dir, read_text
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._transaction_request import (
@@ -89,7 +89,7 @@ def release_origins(root: str, sources: list[_apt_sources.Source]) -> set[tuple[
 
 def gpu_users(root: str) -> list[str]:
     """Return the processes that use the GPUs; the driver's own daemons are restarted with their packages."""
-    return _gpu_users.users(root)
+    return _gpu_holders.users(root)
 
 
 def loaded_version(root: str) -> str:

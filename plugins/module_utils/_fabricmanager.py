@@ -16,7 +16,7 @@ import re
 import time
 from typing import Any, Mapping
 
-from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _compat, _gpu_users
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _compat, _gpu_holders
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._results import FAIL, OK, SKIPPED, WARN, Finding
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import Runner, list_dir, path_below, read_text
 
@@ -64,7 +64,7 @@ def unit_facts(runner: Runner, root: str = "/") -> dict[str, Any]:
         "config": read_text(root, CONFIG) if present else None,
         "config_newer": present and _config_newer(root, said.get("ActiveEnterTimestampMonotonic", "")),
         "driven": list_dir(root, DRIVEN),
-        "users": _gpu_users.users(root) if present else [],
+        "users": _gpu_holders.users(root) if present else [],
         "subnet_manager": os.path.exists(path_below(root, SUBNET_MANAGER)),
     }
 

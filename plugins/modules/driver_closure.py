@@ -94,6 +94,12 @@ options:
     description: Whether modules that the distribution built and signed are taken where they exist.
     type: bool
     default: true
+  interrupt_users:
+    description:
+      - Whether the loaded driver may be replaced although processes use the GPUs. When not, they are listed and the
+        plan is refused.
+    type: bool
+    default: false
   plan:
     description: What O(state=planned) returned.
     type: dict
@@ -219,6 +225,7 @@ def request(params: dict[str, Any]) -> dict[str, Any]:
         "key_text": key.strip() + "\n" if own and key else "",
         "allow_redirect": params["allow_redirect"],
         "prefer_prebuilt": params["prefer_prebuilt"],
+        "interrupt_users": params["interrupt_users"],
         "problems": list(decision.get("problems") or []),
     }
 
@@ -255,6 +262,7 @@ def main() -> None:
             "repo_key": {"type": "str", "default": "", "no_log": False},
             "allow_redirect": {"type": "bool", "default": False},
             "prefer_prebuilt": {"type": "bool", "default": True},
+            "interrupt_users": {"type": "bool", "default": False},
             "plan": {"type": "dict"},
         },
         required_if=[("state", "present", ["plan"])],

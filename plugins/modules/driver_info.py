@@ -54,6 +54,10 @@ options:
       - Where there are none, the cache is not opened.
     type: bool
     default: false
+  check_holders:
+    description: Whether to look for the processes that hold the GPUs; reads the open files of every process.
+    type: bool
+    default: false
 """
 
 EXAMPLES = r"""
@@ -212,6 +216,38 @@ driver:
     kernel_hold:
       description: Content of C(/var/lib/gpu_node/kernel_hold.json); null where there is none.
       type: dict
+    rollback:
+      description:
+        - What was C(attempted) last and did not serve, what is C(active) instead, the C(reason) and the C(time).
+        - Null where the node never went back to its last known good state.
+      type: dict
+    holders:
+      description: Processes that hold the GPUs; null unless O(check_holders).
+      type: list
+      elements: dict
+      contains:
+        pid:
+          description: Process id.
+          type: int
+        name:
+          description: Its name, of which the kernel keeps 15 characters.
+          type: str
+        devices:
+          description: The NVIDIA devices that it has open.
+          type: list
+          elements: str
+        unit:
+          description: Its systemd unit; empty where it is in none.
+          type: str
+        container:
+          description: Id of its container; empty where it is in none.
+          type: str
+        pod:
+          description: Its Kubernetes pod as C(uid), C(namespace) and C(name); null where it is in none.
+          type: dict
+        service:
+          description: Whether it is a daemon that serves the GPUs, which loses no work when it is stopped.
+          type: bool
     reboot:
       description: Whether a reboot is C(required) for the installed driver to be in force, and the C(reasons).
       type: dict
@@ -230,6 +266,7 @@ def main() -> None:
             "check_dkms_status": {"type": "bool", "default": False},
             "check_persistence": {"type": "bool", "default": False},
             "kernel_candidates": {"type": "bool", "default": False},
+            "check_holders": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )
@@ -239,6 +276,7 @@ def main() -> None:
         dkms_status=module.params["check_dkms_status"],
         persistence=module.params["check_persistence"],
         kernel_candidates=module.params["kernel_candidates"],
+        holders=module.params["check_holders"],
     )
     module.exit_json(changed=False, driver=facts)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _driver_info, _fabricmanager, _gpu_users
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _driver_info, _fabricmanager, _gpu_holders
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._results import FAIL, OK, SKIPPED, WARN
 from node_facts import VERSION, healthy, package
 
@@ -119,7 +119,7 @@ def test_the_fabric_manager_is_no_user_of_the_gpus(tmp_path):
         folder.mkdir(parents=True)
         (folder.parent / "comm").write_text(name + "\n")
         (folder / "3").symlink_to("/dev/nvidiactl")
-    assert _gpu_users.users(str(tmp_path)) == ["11 python3"]
+    assert _gpu_holders.users(str(tmp_path)) == ["11 python3"]
 
 
 # --- plan ---
