@@ -5,8 +5,8 @@
 # PRIVATE to the collection: no stable interface for others.
 """Keeps DKMS from compiling while packages are put back whose modules come compiled.
 
-DKMS's package scripts and kernel hooks do nothing while ``/etc/dkms/no-autoinstall`` exists. A file that a killed run of
-ours left would keep every later kernel without modules, so it says whose it is and is swept away by the next run.
+DKMS's package scripts and kernel hooks do nothing while ``/etc/dkms/no-autoinstall`` exists. A file that a killed run
+of ours left would keep every later kernel without modules, so it says whose it is and the next run sweeps it away.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Iterator
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import path_below, read_text
 
 SWITCH = "/etc/dkms/no-autoinstall"
-_TEXT = "# Made by the aiinfra.gpu_node collection while it puts packages back; safe to remove when no run is going on.\n"
+_TEXT = "# Made by the aiinfra.gpu_node collection while it puts packages back; may go when no run is going on.\n"
 
 
 def sweep(root: str) -> bool:

@@ -18,6 +18,7 @@ import os
 import re
 from typing import Any
 
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _transaction_state as _state
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import (
     CommandResult,
     Runner,
@@ -29,6 +30,8 @@ from ansible_collections.aiinfra.gpu_node.plugins.module_utils._sysctl import HO
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._textfile import diff_entry, read_bytes, replace_file
 
 FSTAB = "/etc/fstab"
+#: Which masks are ours, so that they can be taken away again.
+RECORD = _state.STATE_DIR + "/swap.json"
 MASKS = "/etc/systemd/system"
 #: Put before a line of fstab that is taken out of use; the rest of the line stays as it was, byte for byte.
 MARK = "# swap is off on a GPU node (aiinfra.gpu_node, role tuning): "
@@ -263,6 +266,39 @@ def disable(runner: Runner, root: str = "/", check_mode: bool = False) -> dict[s
     return result
 
 
+def restore(root: str = "/", check_mode: bool = False) -> dict[str, Any]:
+    """Take back what ``disable`` did to fstab and units; return the module's result. No area is switched on.
+
+    Only masks that ``disable`` recorded are taken away: an administrator's own stay.
+    """
+    result: dict[str, Any] = {"active_before": [], "fstab_lines": [], "masked": [], "not_applied": [], "diff": []}
+    before = read_bytes(root, FSTAB) or b""
+    mark = MARK.encode("ascii")
+    lines = before.splitlines(keepends=True)
+    result["fstab_lines"] = [number for number, line in enumerate(lines, 1) if line.startswith(mark)]
+    after = b"".join(line[len(mark) :] if line.startswith(mark) else line for line in lines)
+    if after != before:
+        result["diff"].append(diff_entry(FSTAB, before, after))
+        if not check_mode:
+            replace_file(root, FSTAB, after)
+    for name in (_state.read_json(root, RECORD) or {}).get("masked", []):
+        path = f"{MASKS}/{name}"
+        file = path_below(root, path)
+        if not os.path.islink(file) or os.readlink(file) != "/dev/null":
+            continue
+        entry = {"before_header": path, "after_header": path, "before": "-> /dev/null\n", "after": "as before\n"}
+        result["diff"].append(entry)
+        result["masked"].append(name)
+        if not check_mode:
+            os.unlink(file)
+            if os.path.lexists(file + ASIDE):
+                os.replace(file + ASIDE, file)
+    if not check_mode:
+        _state.remove_file(root, RECORD)
+    result["changed"] = bool(result["diff"])
+    return result
+
+
 def describe_doubt(lines: list[tuple[int, str]]) -> str:
     """Return the message for lines of fstab that cannot be judged."""
     return "; ".join(
@@ -299,6 +335,8 @@ def _mask(root: str, name: str, check_mode: bool, result: dict[str, Any]) -> Non
     os.makedirs(os.path.dirname(file), mode=0o755, exist_ok=True)
     if aside:
         os.replace(file, file + ASIDE)
+    masked = (_state.read_json(root, RECORD) or {}).get("masked", [])
+    _state.write_json(root, RECORD, {"masked": sorted({*masked, name})})
     os.symlink("/dev/null", file)
 
 

@@ -41,6 +41,12 @@ options:
     type: list
     elements: str
     default: []
+  remove_brought:
+    description:
+      - Whether packages go too that earlier transactions of O(owner) brought to the node. Those that something else on
+        it needs stay.
+    type: bool
+    default: false
   hold:
     description: Packages that shall be held afterwards. Holds that exist already stay.
     type: list
@@ -119,9 +125,11 @@ repaired:
 """
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils._driver_record import removable
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import SystemRunner
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._transaction import Transaction
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._transaction_request import Request, TransactionError
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils._transaction_state import brought
 
 
 def main() -> None:
@@ -130,6 +138,7 @@ def main() -> None:
         argument_spec={
             "packages": {"type": "dict", "default": {}},
             "absent": {"type": "list", "elements": "str", "default": []},
+            "remove_brought": {"type": "bool", "default": False},
             "hold": {"type": "list", "elements": "str", "default": []},
             "unhold": {"type": "list", "elements": "str", "default": []},
             "allow_remove": {"type": "bool", "default": False},
@@ -143,6 +152,8 @@ def main() -> None:
     )
     wanted = dict(module.params)
     transaction = Transaction(SystemRunner(), lock_timeout=wanted.pop("lock_timeout"))
+    if wanted.pop("remove_brought"):
+        wanted["absent"] = sorted({*wanted["absent"], *removable("/", {}, brought("/", wanted["owner"]))})
     wanted["packages"] = {name: str(version or "") for name, version in wanted["packages"].items()}
     try:
         outcome = transaction.run(Request(**wanted), check=module.check_mode)

@@ -27,11 +27,23 @@ attributes:
     support: full
     platforms: linux
     description: Linux with systemd.
+options:
+  state:
+    description:
+      - V(off) takes every source of swap away.
+      - V(restored) takes back what V(off) did to C(/etc/fstab) and to units. The next boot brings swap up again.
+    type: str
+    choices: ["off", restored]
+    default: "off"
 """
 
 EXAMPLES = r"""
 - name: No swap on this machine, for good
   aiinfra.gpu_node.swap_off:
+
+- name: Swap as it was
+  aiinfra.gpu_node.swap_off:
+    state: restored
 """
 
 RETURN = r"""
@@ -41,12 +53,12 @@ active_before:
   elements: str
   returned: success
 fstab_lines:
-  description: Numbers of the lines of fstab that were commented out.
+  description: Numbers of the lines of fstab that were commented out, or are in force again.
   type: list
   elements: int
   returned: success
 masked:
-  description: Units that were masked.
+  description: Units that were masked, or are no longer.
   type: list
   elements: str
   returned: success
@@ -64,9 +76,13 @@ from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import Syste
 
 def main() -> None:
     """Run the module."""
-    module = AnsibleModule(argument_spec={}, supports_check_mode=True)
+    spec = {"state": {"type": "str", "choices": ["off", "restored"], "default": "off"}}
+    module = AnsibleModule(argument_spec=spec, supports_check_mode=True)
     try:
-        result = _swap.disable(SystemRunner(), check_mode=module.check_mode)
+        if module.params["state"] == "restored":
+            result = _swap.restore(check_mode=module.check_mode)
+        else:
+            result = _swap.disable(SystemRunner(), check_mode=module.check_mode)
     except _swap.SwapError as fault:
         module.fail_json(msg=str(fault))
     module.exit_json(**result)

@@ -182,3 +182,25 @@ def test_a_machine_without_fstab_and_systemd(tmp_path, runner):
 def test_blanks_in_a_path_are_octal_escapes():
     text = NO_SWAPS + "/my\\040swap\\040(deleted)                file\t\t1048572\t\t0\t\t-3\n"
     assert _swap.parse_proc_swaps(text) == [_swap.Active("/my swap (deleted)", "file", 1048572, 0)]
+
+
+def test_uninstall_puts_back_what_was_taken_out_of_use_and_nothing_else(tmp_path, runner):
+    fstab = tmp_path / "etc/fstab"
+    fstab.parent.mkdir()
+    text = "UUID=1 / ext4 defaults 0 1\n/dev/sda2 none swap sw 0 0\n# /dev/sdb none swap sw 0 0\n"
+    fstab.write_text(text)
+    units = tmp_path / "etc/systemd/system"
+    units.mkdir(parents=True)
+    own = "[Swap]\nWhat=/dev/sda2\n"
+    (units / "dev-sda2.swap").write_text(own)
+    (units / "dev-sdc.swap").symlink_to("/dev/null")
+    _swap.disable(runner, str(tmp_path))
+    assert "\n" + _swap.MARK in fstab.read_text() and (units / "dev-sda2.swap").is_symlink()
+    foreseen = _swap.restore(str(tmp_path), check_mode=True)
+    assert _swap.MARK in fstab.read_text()
+    done = _swap.restore(str(tmp_path))
+    assert foreseen["diff"] == done["diff"] and done["changed"]
+    assert fstab.read_text() == text and (units / "dev-sda2.swap").read_text() == own
+    # An administrator's mask is not ours.
+    assert (units / "dev-sdc.swap").is_symlink()
+    assert not _swap.restore(str(tmp_path))["changed"]
