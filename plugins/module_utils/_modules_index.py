@@ -67,7 +67,7 @@ def indexed(release: str, root: str = "/") -> list[dict[str, Any]]:
 
 
 def parse_modinfo(text: str) -> dict[str, dict[str, str]]:
-    """Return the fields of ``modinfo FILE...`` by file: ``version``, ``signer``, ``license`` and ``vermagic``."""
+    """Return fields of ``modinfo FILE...`` by file: ``version``, ``signer``, ``sig_key``, ``license``, ``vermagic``."""
     found: dict[str, dict[str, str]] = {}
     current: dict[str, str] = {}
     for line in text.splitlines():
@@ -76,7 +76,7 @@ def parse_modinfo(text: str) -> dict[str, dict[str, str]]:
             continue
         if key == "filename":
             current = found.setdefault(value.strip(), {})
-        elif key in ("version", "signer", "license", "vermagic"):
+        elif key in ("version", "signer", "sig_key", "license", "vermagic"):
             current.setdefault(key, value.strip())
     return found
 
