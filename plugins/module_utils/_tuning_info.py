@@ -11,7 +11,7 @@ import os
 import re
 from typing import Any, Mapping, Sequence
 
-from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _pci, _swap, _sysctl
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _pci, _swap, _sysctl, _tuning_power
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import Runner, list_dir, path_below, read_text
 
 THP = "/sys/kernel/mm/transparent_hugepage/enabled"
@@ -34,7 +34,12 @@ _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\Z")
 
 
 def collect(
-    runner: Runner, sysctl: Sequence[str], files: Sequence[str], own_sysctl_file: str, root: str = "/"
+    runner: Runner,
+    sysctl: Sequence[str],
+    files: Sequence[str],
+    own_sysctl_file: str,
+    root: str = "/",
+    ask_power: bool = False,
 ) -> dict[str, Any]:
     """Return all facts.
 
@@ -44,6 +49,7 @@ def collect(
         files: Files of the role whose text is wanted.
         own_sysctl_file: The role's file in /etc/sysctl.d.
         root: Directory that stands for ``/``.
+        ask_power: Whether the driver is asked for the power limits of the GPUs.
     """
     container = _sysctl.container_kind(root)
     return {
@@ -60,6 +66,7 @@ def collect(
         "i915": i915(root),
         "files": {path: read_text(root, path) for path in files},
         "pci": pci(root),
+        "power": _tuning_power.read(runner, root, ask_power),
     }
 
 

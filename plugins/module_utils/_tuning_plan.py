@@ -12,7 +12,13 @@ from __future__ import annotations
 
 from typing import Any, Mapping, Sequence
 
-from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _swap, _sysctl, _tuning_info
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils import (
+    _power_limit,
+    _swap,
+    _sysctl,
+    _tuning_info,
+    _tuning_power,
+)
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._sysctl_plan import (
     FLOOR,
     HEADER,
@@ -24,7 +30,9 @@ TMPFILES = "/etc/tmpfiles.d/gpu-node-tuning.conf"
 SYSTEMD_LIMITS = "/etc/systemd/system.conf.d/60-gpu-node-limits.conf"
 LOGIN_LIMITS = "/etc/security/limits.d/90-gpu-node.conf"
 I915_OPTIONS = "/etc/modprobe.d/gpu-node-i915.conf"
-FILES = (TMPFILES, SYSTEMD_LIMITS, LOGIN_LIMITS, I915_OPTIONS)
+FILES = (TMPFILES, SYSTEMD_LIMITS, LOGIN_LIMITS, I915_OPTIONS, *_tuning_power.FILES)
+#: Files after whose change systemd has to read its configuration again.
+SYSTEMD_FILES = (SYSTEMD_LIMITS, *_tuning_power.UNIT_FILES)
 KEEP = "keep"
 SHMMAX = "kernel.shmmax"
 SHMALL = "kernel.shmall"
@@ -173,8 +181,9 @@ def running_limit(facts: Mapping[str, Any], name: str) -> tuple[float, float] | 
 def plan(facts: Mapping[str, Any], wants: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``errors`` (one line each), ``files`` for managed_files, and what is pending now.
 
-    ``values_pending`` names values below /sys that differ, ``values_writable`` says whether any can be written, and
-    ``reload_pending`` names limits that the running systemd has not taken up.
+    ``values_pending`` names values below /sys that differ, ``values_writable`` says whether any can be written,
+    ``reload_pending`` names limits that the running systemd has not taken up, ``systemd_files`` the files after whose
+    change it has to read them again, and ``power_pending`` the GPUs that are not at their power limit.
     """
     errors: list[str] = []
     if wants.get("sysctl") is not None:
@@ -196,15 +205,26 @@ def plan(facts: Mapping[str, Any], wants: Mapping[str, Any]) -> dict[str, Any]:
         for name in sorted(wants["i915"])
         if name in _GONE_I915
     ]
+    power: dict[str, int] = {}
+    try:
+        power = _power_limit.read_wishes(wants["power_limit"])
+    except ValueError as fault:
+        errors.append(str(fault))
     texts = {
         TMPFILES: _tmpfiles(facts, wants),
         SYSTEMD_LIMITS: None if limits is None else _systemd_limits(limits),
         LOGIN_LIMITS: None if limits is None else _login_limits(limits),
         I915_OPTIONS: _i915_options(facts, wants["i915"]),
+        **_tuning_power.texts(power, wants["power_program"]),
     }
     return {
         "errors": errors,
-        "files": [{"path": path, "content": texts[path]} for path in FILES],
+        "files": [
+            {"path": path, "content": texts[path], "mode": "0755" if path == _tuning_power.PROGRAM else "0644"}
+            for path in FILES
+        ],
+        "systemd_files": list(SYSTEMD_FILES),
+        "power_pending": _tuning_power.pending(facts, power),
         "values_pending": [
             name
             for name, seen, wanted in sysfs_choices(facts, wants)

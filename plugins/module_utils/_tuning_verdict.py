@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Mapping
 
-from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _sysctl, _tuning_plan
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _power_limit, _sysctl, _tuning_plan, _tuning_power
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._results import (
     ERROR,
     FAIL,
@@ -38,7 +38,17 @@ def findings(facts: Mapping[str, Any], wants: Mapping[str, Any]) -> list[Finding
     found += limits(facts, wants)
     found += i915(facts, wants["i915"])
     found.append(peer_traffic(facts, wants["peer_traffic"]))
+    found += power(facts, wants)
     return found
+
+
+def power(facts: Mapping[str, Any], wants: Mapping[str, Any]) -> list[Finding]:
+    """Judge the power limits of the GPUs, where some are wanted."""
+    try:
+        wishes = _power_limit.read_wishes(wants["power_limit"])
+    except ValueError as fault:
+        return [Finding("tuning.gpu_power_limit", "node", ERROR, source=_power_limit.VARIABLE, hint=str(fault))]
+    return _tuning_power.findings(facts, wishes, wants["power_program"])
 
 
 def sysctl(facts: Mapping[str, Any], wants: Mapping[str, Any]) -> list[Finding]:

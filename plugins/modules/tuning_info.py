@@ -13,8 +13,7 @@ author:
   - aiinfra.gpu_node contributors (@aiinfra)
 description:
   - Reads kernel settings with the files that decide them, swap and its sources, huge pages, CPU governor, PCIe
-    link power, limits of services, and
-    what stands between GPUs on PCI.
+    link power, limits of services, what stands between GPUs on PCI and, when asked, the power limits of the GPUs.
   - Changes nothing.
 attributes:
   check_mode:
@@ -37,6 +36,10 @@ options:
     description: The file of C(/etc/sysctl.d) that is called our own.
     type: path
     default: /etc/sysctl.d/90-gpu-node.conf
+  power_limits:
+    description: Whether the driver is asked for the power limits of the GPUs, which takes a moment without persistence.
+    type: bool
+    default: false
 """
 
 EXAMPLES = r"""
@@ -95,6 +98,11 @@ tuning:
     pci:
       description: GPUs with the bridges that redirect their peer traffic and the mode of their IOMMU group.
       type: dict
+    power:
+      description:
+        - Whether the driver is C(loaded), its C(cards) with limit, range and persistence (null when it was not asked
+          or did not answer), and C(error).
+      type: dict
 """
 
 from ansible.module_utils.basic import AnsibleModule
@@ -108,11 +116,16 @@ def main() -> None:
         argument_spec={
             "sysctl": {"type": "list", "elements": "str", "default": []},
             "sysctl_file": {"type": "path", "default": _sysctl_plan.OWN_FILE},
+            "power_limits": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )
     facts = _tuning_info.collect(
-        SystemRunner(), module.params["sysctl"], _tuning_plan.FILES, module.params["sysctl_file"]
+        SystemRunner(),
+        module.params["sysctl"],
+        _tuning_plan.FILES,
+        module.params["sysctl_file"],
+        ask_power=module.params["power_limits"],
     )
     module.exit_json(changed=False, tuning=facts)
 
