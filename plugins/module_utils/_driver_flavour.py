@@ -13,7 +13,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Iterable, Mapping, Sequence
 
-from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _compat, _driver_names, _openpgp
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils import (
+    _compat,
+    _driver_names,
+    _openpgp,
+    _planned_change,
+)
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._dpkg import upstream_version
 
 STATES = ("present", "absent")
@@ -46,7 +51,8 @@ def decide(
     Args:
         wanted: Role variables without their prefix: version, source, flavour, components, repo_uri, repo_key,
             repo_key_fingerprint, ``key_text``, the content of the key, and ``required``, why the hardware needs a
-            component, by its name.
+            component, by its name. ``rollback`` (the record of the last way back), ``installed`` (the version that the
+            node has) and ``retry`` decide whether a version that failed on this node may be tried again.
         devices: PCI devices of the target.
         data: The compatibility data.
         system: ``id`` and ``version`` of the target's os-release.
@@ -59,6 +65,10 @@ def decide(
     if problems:
         return Decision(problems=tuple(problems))
     version = upstream_version(str(wanted["version"]))
+    failed = _planned_change.rolled_back(
+        wanted.get("rollback"), "driver", version, wanted.get("installed"), bool(wanted.get("retry"))
+    )
+    problems += [failed] if failed else []
     problems += _required(wanted, version, system)
     gpus = _compat.matches(data, devices)
     asked = str(wanted["flavour"])

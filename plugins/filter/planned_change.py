@@ -1,0 +1,74 @@
+# Copyright: aiinfra.gpu_node contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Filters for playbooks/kernel_upgrade.yml and driver_update.yml: what is to be done, and what forbids it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Callable, Mapping, Sequence
+
+from ansible.errors import AnsibleFilterError
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _kernel_offers, _planned_change
+
+
+def _mapping(value: Any, name: str, what: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise AnsibleFilterError(f"{name} wants {what}, not {type(value).__name__}")
+    return dict(value)
+
+
+def kernel_upgrade_plan(facts: Any, offers: Any, release: str) -> dict[str, Any]:
+    """Return what an upgrade to a kernel release means on a node."""
+    node = _mapping(facts, "kernel_upgrade_plan", "the facts of driver_info")
+    return _kernel_offers.plan(
+        node, _mapping(offers, "kernel_upgrade_plan", "the offers of kernel_offer_info"), release
+    )
+
+
+def change_obstacles(
+    facts: Any,
+    good: Any,
+    version: str,
+    kernel: str,
+    cluster: Any = None,
+    allow_drain: bool = False,
+    retry: bool = False,
+    reboots: bool = True,
+) -> list[str]:
+    """Return why a planned change must not begin on a node."""
+    node = _mapping(facts, "change_obstacles", "the facts of driver_info")
+    record = _mapping(good, "change_obstacles", "the current last known good state") if good else None
+    membership = _mapping(cluster or {}, "change_obstacles", "the result of cluster_node")
+    found = _planned_change.obstacles(node, record, membership, allow_drain, version, kernel, reboots)
+    present = {"driver": (node["record"] or {}).get("version"), "kernel": None if reboots else node["running_kernel"]}
+    for kind, wanted in (("driver", version), ("kernel", kernel)):
+        found.append(_planned_change.rolled_back(node["rollback"], kind, wanted, present[kind], retry))
+    return [text for text in found if text]
+
+
+def cluster_node(listing: Any, names: Sequence[str], kubelet: bool = False) -> dict[str, Any]:
+    """Return what a cluster knows of a machine, from the output of kubectl get nodes -o json."""
+    try:
+        nodes = json.loads(listing) if isinstance(listing, str) else listing
+    except ValueError as error:
+        raise AnsibleFilterError(f"cluster_node wants the JSON of kubectl get nodes -o json: {error}") from error
+    return _planned_change.cluster_node(_mapping(nodes, "cluster_node", "a list of nodes"), list(names), kubelet)
+
+
+def cordon_patch(cordon: bool) -> str:
+    """Return the patch, as JSON, that sets or lifts a cordon of ours."""
+    return json.dumps(_planned_change.cordon_patch(cordon))
+
+
+class FilterModule:
+    """Offer the filters to Ansible."""
+
+    def filters(self) -> dict[str, Callable[..., Any]]:
+        """Return name to function."""
+        return {
+            "kernel_upgrade_plan": kernel_upgrade_plan,
+            "change_obstacles": change_obstacles,
+            "cluster_node": cluster_node,
+            "cordon_patch": cordon_patch,
+        }
