@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Callable, Mapping, Sequence
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _driver_flavour, _openpgp
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _driver_flavour, _openpgp, _repo_login
 
 
 def driver_request(
@@ -27,9 +27,19 @@ def openpgp_fingerprints(key: str) -> list[str]:
         raise AnsibleFilterError(f"openpgp_fingerprints: {error}") from error
 
 
+def repo_address(uri: str) -> dict[str, str]:
+    """Return a repository's address without its login, the login, and apt's login file for it."""
+    bare, login = _repo_login.split_login(str(uri or ""))
+    return {"uri": bare, "login": login, "auth_text": _repo_login.auth_text(str(uri or ""))}
+
+
 class FilterModule:
     """Filters of this file."""
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         """Return the filters by name."""
-        return {"driver_request": driver_request, "openpgp_fingerprints": openpgp_fingerprints}
+        return {
+            "driver_request": driver_request,
+            "openpgp_fingerprints": openpgp_fingerprints,
+            "repo_address": repo_address,
+        }

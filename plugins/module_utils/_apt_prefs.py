@@ -13,6 +13,7 @@ from typing import Iterable, Mapping
 HEADER = "{} Managed by the aiinfra.gpu_node collection (role nvidia_driver): changes here are lost.\n"
 
 SOURCES_PATH = "/etc/apt/sources.list.d/gpu-node-nvidia.sources"
+AUTH_PATH = "/etc/apt/auth.conf.d/gpu-node-nvidia.conf"
 KEY_PATH = "/etc/apt/keyrings/gpu-node-nvidia.asc"
 PINS_PATH = "/etc/apt/preferences.d/gpu-node-nvidia.pref"
 BLACKLIST_PATH = "/etc/apt/apt.conf.d/52gpu-node-nvidia"

@@ -14,6 +14,7 @@ import dataclasses
 import re
 from typing import Collection, Iterable
 
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils._repo_login import split_login
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import list_dir, read_text
 
 SOURCES_FILE = "etc/apt/sources.list"
@@ -194,8 +195,8 @@ def duplicates(sources: Iterable[Source], uri: str) -> dict[str, bool]:
 
 
 def plain_uri(uri: str) -> str:
-    """Return an address in one form: no trailing slash, and ``file:/x`` for ``file:///x``."""
-    plain = uri.rstrip("/")
+    """Return an address in one form: no login, no trailing slash, and ``file:/x`` for ``file:///x``."""
+    plain = split_login(uri)[0].rstrip("/")
     return re.sub(r"^(file|copy):/+", r"\1:/", plain)
 
 

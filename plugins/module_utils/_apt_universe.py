@@ -48,6 +48,7 @@ class AptState:
         sources_text: Content that our sources file shall have.
         key_text: The repository's public key; empty where the sources name keys of the node.
         without: Names of source files that are left out.
+        auth_text: Login file of our source; empty where it needs none.
     """
 
     def __init__(
@@ -57,12 +58,13 @@ class AptState:
         sources_text: str = "",
         key_text: str = "",
         without: Iterable[str] = (),
+        auth_text: str = "",
     ) -> None:
         self._runner = runner
         self._root = root
         self._directory = tempfile.mkdtemp(prefix="gpu_node-apt-")
         self._new = os.path.join(self._directory, "new.d")
-        self._build(sources_text, key_text, frozenset(without))
+        self._build(sources_text, key_text, frozenset(without), auth_text)
 
     def __enter__(self) -> AptState:
         return self
@@ -72,13 +74,17 @@ class AptState:
     ) -> None:
         shutil.rmtree(self._directory, ignore_errors=True)
 
-    def _build(self, sources_text: str, key_text: str, without: frozenset[str]) -> None:
+    def _build(self, sources_text: str, key_text: str, without: frozenset[str], auth_text: str) -> None:
         os.chmod(self._directory, 0o755)
-        for name in ("lists/partial", "sources.d", "new.d", "preferences.d", "cache"):
+        for name in ("lists/partial", "sources.d", "new.d", "preferences.d", "auth.d", "cache"):
             os.makedirs(os.path.join(self._directory, name))
         self._link_all(LISTS, "lists", frozenset())
         self._link_all("etc/apt/sources.list.d", "sources.d", without | {os.path.basename(_apt_prefs.SOURCES_PATH)})
         self._link_all("etc/apt/preferences.d", "preferences.d", frozenset({os.path.basename(_apt_prefs.PINS_PATH)}))
+        name = os.path.basename(_apt_prefs.AUTH_PATH)
+        self._link_all("etc/apt/auth.conf.d", "auth.d", frozenset({name}))
+        if auth_text:
+            _write(os.path.join(self._directory, "auth.d", name), auth_text, 0o600)
         if key_text:
             key = os.path.join(self._directory, "key.asc")
             _write(key, key_text)
@@ -99,6 +105,7 @@ class AptState:
             "Dir::State::lists": os.path.join(self._directory, "lists"),
             "Dir::Etc::sourcelist": "/dev/null" if only_new else path_below(self._root, "etc/apt/sources.list"),
             "Dir::Etc::sourceparts": self._new if only_new else os.path.join(self._directory, "sources.d"),
+            "Dir::Etc::netrcparts": os.path.join(self._directory, "auth.d"),
             "Dir::Etc::preferencesparts": os.path.join(self._directory, "preferences.d"),
             "Dir::Cache::pkgcache": "",
             "Dir::Cache::srcpkgcache": "",
@@ -229,6 +236,6 @@ def _origin(target: Mapping[str, str]) -> Origin:
     )
 
 
-def _write(path: str, text: str) -> None:
-    with open(path, "w", encoding="utf-8") as handle:
+def _write(path: str, text: str, mode: int = 0o644) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as handle:
         handle.write(text)

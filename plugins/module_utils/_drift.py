@@ -21,7 +21,7 @@ from ansible_collections.aiinfra.gpu_node.plugins.module_utils import (
     _driver_record,
     _grub,
     _lkg_store,
-    _reach,
+    _repo_login,
 )
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._kernels import release_key
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._results import FAIL, OK, SKIPPED, WARN, Finding
@@ -43,7 +43,7 @@ def collect(root: str = "/") -> dict[str, Any]:
         for uri in source.uris:
             for suite in source.suites:
                 if (_apt_sources.plain_uri(uri), suite) in foreign:
-                    found.append({"file": source.path, "uri": _reach.split_login(uri)[0], "suite": suite})
+                    found.append({"file": source.path, "uri": _repo_login.split_login(uri)[0], "suite": suite})
     manifest = _lkg_store.load(root)
     good = {
         "reason": _lkg_store.explain(root),

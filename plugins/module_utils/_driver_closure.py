@@ -14,7 +14,6 @@ from __future__ import annotations
 import datetime
 import os
 import re
-import tempfile
 from typing import Any, Mapping
 
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils import (
@@ -23,6 +22,7 @@ from ansible_collections.aiinfra.gpu_node.plugins.module_utils import (
     _apt_space,
     _closure,
     _dpkg,
+    _driver_files,
     _driver_names,
     _driver_origin,
     _driver_record,
@@ -34,7 +34,7 @@ from ansible_collections.aiinfra.gpu_node.plugins.module_utils._apt_universe imp
     RepositoryError,
 )
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._closure_refuse import Refusal
-from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import Runner, path_below, read_text
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import Runner, read_text
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._transaction import Transaction
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._transaction_request import (
     REPAIR,
@@ -87,8 +87,9 @@ class Closure:
         """Return what is to be done for a request.
 
         Args:
-            wanted: version, source, flavours, components, kernels, repo_uri, repo_suite, repo_components, key_text,
-                allow_redirect, prefer_prebuilt, interrupt_users (optional), problems.
+            wanted: version, source, flavours, components, kernels, repo_uri (without a login), repo_suite,
+                repo_components, key_text, auth_text (the repository's login file), allow_redirect, prefer_prebuilt,
+                interrupt_users (optional), problems.
 
         Raises:
             Refusal: with everything that is wrong.
@@ -121,7 +122,9 @@ class Closure:
 
     def _resolve(self, wanted: Mapping[str, Any], sources_text: str, doubles: list[str]) -> dict[str, Any]:
         without = [os.path.basename(path) for path in doubles]
-        with AptState(self._runner, self._root, sources_text, wanted["key_text"], without) as state:
+        with AptState(
+            self._runner, self._root, sources_text, wanted["key_text"], without, wanted["auth_text"]
+        ) as state:
             differs = (read_text(self._root, _apt_prefs.SOURCES_PATH) or "") != sources_text
             needs_update = differs or state.lacks_lists()
             if needs_update:
@@ -217,21 +220,7 @@ class Closure:
         self, answer: dict[str, Any], wanted: Mapping[str, Any], sources_text: str, doubles: list[str]
     ) -> dict[str, Any]:
         """Add files, users of the GPUs and what the role wants to know at a glance."""
-        files = []
-        if wanted["key_text"]:
-            files.append((_apt_prefs.KEY_PATH, wanted["key_text"]))
-        if sources_text:
-            files.append((_apt_prefs.SOURCES_PATH, sources_text))
-        if os.path.isdir(path_below(self._root, os.path.dirname(_apt_prefs.NEEDRESTART_PATH))):
-            files.append((_apt_prefs.NEEDRESTART_PATH, _apt_prefs.needrestart_text()))
-        files.append((_apt_prefs.NOUVEAU_PATH, _apt_prefs.NOUVEAU_TEXT))
-        wants = {path for path, _text in files}
-        changed = [{"path": path, "content": text} for path, text in files if read_text(self._root, path) != text]
-        changed += [
-            {"path": path}
-            for path in (_apt_prefs.KEY_PATH, _apt_prefs.SOURCES_PATH)
-            if path not in wants and read_text(self._root, path) is not None
-        ]
+        changed = _driver_files.changed(self._root, wanted, sources_text)
         members = _driver_record.members(answer)
         loaded = _driver_record.loaded_version(self._root)
         moves = bool(set(answer["to_install"]) & set(members) or answer["to_remove"])
@@ -252,21 +241,13 @@ class Closure:
             doubled_sources=[{"path": path, "divert": path + _apt_prefs.DIVERTED} for path in doubles],
             sources_text=sources_text,
             blacklist_text=_apt_prefs.blacklist_text(members),
-            stale_images=self._stale_images(wanted["kernels"]),
+            stale_images=_driver_files.stale_images(self._root, wanted["kernels"]),
+            login_differs=_driver_files.login_differs(self._root, wanted["auth_text"]),
         )
-        answer["changes"] = not answer["already"] or bool(changed or doubles or answer["stale_images"])
+        answer["changes"] = not answer["already"] or bool(
+            changed or doubles or answer["stale_images"] or answer["login_differs"]
+        )
         return answer
-
-    def _stale_images(self, kernels: list[str]) -> list[str]:
-        """Return the kernels whose early boot image is older than the blacklist of nouveau, written or planned."""
-        path = path_below(self._root, _apt_prefs.NOUVEAU_PATH)
-        written = os.stat(path).st_mtime_ns if read_text(self._root, _apt_prefs.NOUVEAU_PATH) else None
-        stale = []
-        for kernel in kernels:
-            image = path_below(self._root, f"boot/initrd.img-{kernel}")
-            if os.path.exists(image) and (written is None or os.stat(image).st_mtime_ns < written):
-                stale.append(kernel)
-        return stale
 
     # --- present and absent ------------------------------------------------------------------------------------------
 
@@ -295,12 +276,12 @@ class Closure:
         else:
             # apt has to see the new pins when it solves; they go back with the packages when that fails.
             for path in changed:
-                self._write(path, texts[path])
+                _driver_files.write(self._root, path, texts[path])
             try:
                 outcome = self._transaction.run(request)
             except TransactionError:
                 for path in changed:
-                    self._write(path, former[path])
+                    _driver_files.write(self._root, path, former[path])
                 raise
         record = self._record(plan, plan["request"])
         known = dict(_driver_record.read_record(self._root))
@@ -309,7 +290,7 @@ class Closure:
         if not check and known != record:
             now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
             _state.write_json(self._root, _driver_record.RECORD, {**record, "time": now})
-        diffs = [_diff(path, former[path], texts[path]) for path in changed]
+        diffs = [_driver_files.diff(path, former[path], texts[path]) for path in changed]
         return outcome, diffs
 
     def _preview(self, request: Request, plan: Mapping[str, Any], texts: Mapping[str, str]) -> Outcome:
@@ -356,10 +337,10 @@ class Closure:
             for path in diverted:
                 self._runner.run(["dpkg-divert", "--local", "--rename", "--remove", path])
             for path in changed:
-                self._write(path, None)
+                _driver_files.write(self._root, path, None)
             _state.remove_file(self._root, _driver_record.RECORD)
         outcome.changed = outcome.changed or bool(changed or record or diverted or leftovers)
-        return outcome, [_diff(path, former[path], "") for path in changed]
+        return outcome, [_driver_files.diff(path, former[path], "") for path in changed]
 
     def _leftovers(self, removed: list[str]) -> list[str]:
         """Return packages that earlier changes of the driver removed, and whose configuration files are still there."""
@@ -371,22 +352,6 @@ class Closure:
         """Return the source files of others that were diverted on our behalf."""
         lines = (read_text(self._root, "var/lib/dpkg/diversions") or "").splitlines()
         return [path for path, target in zip(lines[::3], lines[1::3]) if target == path + _apt_prefs.DIVERTED]
-
-    def _write(self, path: str, text: str | None) -> None:
-        if text is None:
-            _state.remove_file(self._root, path)
-            return
-        target = path_below(self._root, path)
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=".gpu_node-", dir=os.path.dirname(target))
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, target)
-
-
-def _diff(path: str, before: str | None, after: str) -> dict[str, str]:
-    return {"before_header": path, "after_header": path, "before": before or "", "after": after}
 
 
 def read_system(root: str) -> dict[str, str]:

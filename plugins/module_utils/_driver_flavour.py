@@ -18,6 +18,7 @@ from ansible_collections.aiinfra.gpu_node.plugins.module_utils import (
     _driver_names,
     _openpgp,
     _planned_change,
+    _repo_login,
 )
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._dpkg import upstream_version
 
@@ -133,6 +134,9 @@ def repository_problems(wanted: Mapping[str, Any], data: _compat.Data, system: M
     source = wanted["source"]
     if not wanted.get("repo_uri"):
         return [f"nvidia_driver_repo_uri is not set, which nvidia_driver_source {source!r} needs"]
+    problem = _repo_login.login_problem(str(wanted["repo_uri"]))
+    if problem:
+        return [f"nvidia_driver_repo_uri: {problem}"]
     if not wanted.get("key_text"):
         given = wanted.get("repo_key")
         return [

@@ -29,6 +29,7 @@ from ansible_collections.aiinfra.gpu_node.plugins.module_utils import (
     _secureboot,
     _transaction_state,
 )
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils._repo_login import join_login
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import Runner, list_dir, path_below, read_text
 
 SYSTEM_PYTHON = "/usr/bin/python3"
@@ -90,8 +91,12 @@ def everything(runner: Runner, params: Mapping[str, Any], root: str = "/") -> di
     addresses = None
     if params["check_addresses"]:
         sources = _reach.package_sources(runner)
+        further = [
+            {"uri": join_login(one["uri"], one.get("login") or ""), "suite": one["suite"], "origin": one["origin"]}
+            for one in params["addresses"]
+        ]
         addresses = _reach.check_all(
-            [*sources["entries"], *params["addresses"]],
+            [*sources["entries"], *further],
             _reach.apt_proxies(runner),
             root,
             params["timeout"],

@@ -17,6 +17,7 @@ import urllib.parse
 import urllib.request
 from typing import Any, Callable, Iterable, Mapping, Sequence
 
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils._repo_login import split_login
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import Runner, path_below
 
 #: Schemes that need no check, each with the reason that the finding shows.
@@ -121,15 +122,6 @@ def fetch(uri: str, timeout: float, proxy: str) -> tuple[int, str]:
     return 0, "no answer"
 
 
-def split_login(uri: str) -> tuple[str, str]:
-    """Return an address without its login, and the login (``user:password``) that it carried."""
-    parts = urllib.parse.urlsplit(uri)
-    login, at, host = parts.netloc.rpartition("@")
-    if not at:
-        return uri, ""
-    return urllib.parse.urlunsplit(parts._replace(netloc=host)), urllib.parse.unquote(login)
-
-
 def check_one(entry: Mapping[str, Any], root: str, timeout: float, proxy: str, ask: Fetch = fetch) -> dict[str, Any]:
     """Return whether one repository answers: ``reachable`` is True, False, or None with a reason in ``detail``."""
     uri, suite = str(entry["uri"]), str(entry["suite"])
@@ -194,10 +186,14 @@ def _answer(entry: Mapping[str, Any], reachable: bool | None, detail: str) -> di
 
 
 def _unique(entries: Iterable[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """Return each (uri, suite) once; the first one's origin is named."""
+    """Return each (uri, suite) once; the first one's origin is named, and a login that any of them has is used."""
     seen: dict[tuple[str, str], Mapping[str, Any]] = {}
     for entry in entries:
-        seen.setdefault((str(entry["uri"]).rstrip("/"), str(entry["suite"])), entry)
+        bare, login = split_login(str(entry["uri"]))
+        key = (bare.rstrip("/"), str(entry["suite"]))
+        known = seen.setdefault(key, entry)
+        if login and not split_login(str(known["uri"]))[1]:
+            seen[key] = dict(known, uri=entry["uri"])
     return list(seen.values())
 
 

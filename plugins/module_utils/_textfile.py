@@ -70,22 +70,28 @@ def diff_entry(path: str, before: bytes | None, after: bytes | None) -> dict[str
     }
 
 
+def _hidden(content: bytes | None) -> str:
+    return "" if content is None else "(not shown: only its owner may read it)\n"
+
+
 def ensure_files(root: str, files: Sequence[Mapping[str, Any]], check_mode: bool) -> dict[str, Any]:
     """Bring several files to their content in one go.
 
     Args:
         root: Directory that stands for ``/``.
         files: Dictionaries with ``path`` and ``content`` (None: the file must not exist) and ``mode`` (default 0644).
+            ``secret_content`` takes the place of ``content`` where it must not be shown.
         check_mode: Only say what would change.
 
     Returns:
-        ``changed``, ``changed_paths`` in the given order, and ``diff``.
+        ``changed``, ``changed_paths`` in the given order, and ``diff``; of a file that only its owner may read (before
+        or after) the diff says no more than that it changes.
     """
     changed: list[str] = []
     diff: list[dict[str, str]] = []
     for wanted in files:
         path = str(wanted["path"])
-        text = wanted.get("content")
+        text = wanted.get("content") if wanted.get("secret_content") is None else wanted["secret_content"]
         after = None if text is None else str(text).encode("utf-8")
         mode = int(str(wanted.get("mode") or "0644"), 8)
         before = read_bytes(root, path)
@@ -96,6 +102,8 @@ def ensure_files(root: str, files: Sequence[Mapping[str, Any]], check_mode: bool
         entry = diff_entry(path, before, after)
         if before == after:
             entry["before"], entry["after"] = f"mode {mode_now or 0:04o}\n", f"mode {mode:04o}\n"
+        elif wanted.get("secret_content") is not None or 0 in (mode & 0o077, (mode_now or 0o077) & 0o077):
+            entry["before"], entry["after"] = _hidden(before), _hidden(after)
         diff.append(entry)
         if check_mode:
             continue

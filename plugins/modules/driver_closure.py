@@ -70,7 +70,11 @@ options:
     elements: str
     default: []
   repo_uri:
-    description: Address of the repository, unless O(source=distro).
+    description: Address of the repository without a login, unless O(source=distro).
+    type: str
+    default: ""
+  repo_auth:
+    description: Content of the login file that apt needs for it, as P(aiinfra.gpu_node.repo_address#filter) makes it.
     type: str
     default: ""
   repo_suite:
@@ -175,6 +179,9 @@ plan:
       description: Files that differ from what they should be, C(path) and C(content); no content where one should go.
       type: list
       elements: dict
+    login_differs:
+      description: Whether the repository's login file has to be written or removed; its content is nowhere in a result.
+      type: bool
     pins_text:
       description: The preferences.
       type: str
@@ -220,6 +227,7 @@ def request(params: dict[str, Any]) -> dict[str, Any]:
         "components": params["components"],
         "kernels": params["kernels"],
         "repo_uri": params["repo_uri"] if own else "",
+        "auth_text": params["repo_auth"] if own else "",
         "repo_suite": params["repo_suite"] if own else "",
         "repo_components": params["repo_components"] if own else [],
         "key_text": key.strip() + "\n" if own and key else "",
@@ -257,6 +265,7 @@ def main() -> None:
             "components": {"type": "list", "elements": "str", "choices": list(COMPONENTS), "default": ["compute"]},
             "kernels": {"type": "list", "elements": "str", "default": []},
             "repo_uri": {"type": "str", "default": ""},
+            "repo_auth": {"type": "str", "default": "", "no_log": True},
             "repo_suite": {"type": "str", "default": "/"},
             "repo_components": {"type": "list", "elements": "str", "default": []},
             "repo_key": {"type": "str", "default": "", "no_log": False},

@@ -15,6 +15,7 @@ description:
   - Brings text files to their content, or removes them, all in one trip to the node. A loop over
     M(ansible.builtin.copy) takes two trips a file.
   - Each file is replaced in one step. Missing directories are made.
+  - Of a file that only its owner may read, before or after the change, a diff does not show the content.
 attributes:
   check_mode:
     support: full
@@ -39,6 +40,9 @@ options:
         required: true
       content:
         description: Its text. The file is removed when this is not given.
+        type: str
+      secret_content:
+        description: The same for a text that must not appear in any output.
         type: str
       mode:
         description: Permissions as an octal number.
@@ -78,8 +82,10 @@ def main() -> None:
                 "options": {
                     "path": {"type": "path", "required": True},
                     "content": {"type": "str"},
+                    "secret_content": {"type": "str", "no_log": True},
                     "mode": {"type": "str", "default": "0644"},
                 },
+                "mutually_exclusive": [("content", "secret_content")],
             }
         },
         supports_check_mode=True,

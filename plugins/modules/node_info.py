@@ -49,6 +49,10 @@ options:
         description: Suite, V(/) for a flat repository.
         type: str
         default: /
+      login:
+        description: C(user:password) where the repository wants one.
+        type: str
+        default: ''
       origin:
         description: Where the address comes from, for messages.
         type: str
@@ -168,6 +172,7 @@ def main() -> None:
                 "options": {
                     "uri": {"type": "str", "required": True},
                     "suite": {"type": "str", "default": "/"},
+                    "login": {"type": "str", "default": "", "no_log": True},
                     "origin": {"type": "str", "default": ""},
                 },
             },

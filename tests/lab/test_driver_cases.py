@@ -12,6 +12,7 @@ OLD, NEW, OTHER, SECURITY = "535.183.06", "535.261.03", "550.163.01", "535.309.0
 PLACES = "/etc /boot /var/lib/dpkg /var/lib/apt /var/lib/gpu_node"
 SNAPSHOT = f"find {PLACES} -xdev -type f -printf '%p %s %T@\\n' 2>/dev/null | sort | sha256sum"
 KERNELS = "dpkg-query -W -f '${Package} ${Version}\\n' 'linux-image-*'"
+AUTH = "/etc/apt/auth.conf.d/gpu-node-nvidia.conf"
 #: What the test adds that is not the role's: it has to be there in the end.
 BYSTANDERS = ("cuda-toolkit-12-4", "cuda-nvcc-12-4")
 
@@ -299,6 +300,41 @@ def test_cud_02_one_definition_also_after_the_keyring_package(lab_node, key):
     lab_node.sh("apt-get -qq update")
     assert drive(lab_node, NEW, **key).passed().changed(lab_node.name) == 0
     lab_node.sh("dpkg -P cuda-keyring >/dev/null")
+
+
+#: A mirror that lets in nobody but apt:q9x/z7.
+MIRROR = """
+import base64, functools, http.server
+
+class Mirror(http.server.SimpleHTTPRequestHandler):
+    def send_head(self):
+        if self.headers.get("Authorization") == "Basic " + base64.b64encode(b"apt:q9x/z7").decode():
+            return super().send_head()
+        return self.send_error(401)
+
+handler = functools.partial(Mirror, directory="/srv/lab/cuda/debian12/x86_64")
+http.server.ThreadingHTTPServer(("127.0.0.1", 8089), handler).serve_forever()
+"""
+
+
+def test_a_login_in_the_address_is_kept_in_one_file_and_shown_nowhere(lab_node, key):
+    address = "http://apt:{}@127.0.0.1:8089/"
+    lab_node.sh(f"cat > /root/mirror.py <<'E'\n{MIRROR}E")
+    pid = lab_node.out("nohup python3 /root/mirror.py >/dev/null 2>&1 & echo $!")
+    lab_node.sh("for try in $(seq 600); do (: </dev/tcp/127.0.0.1/8089) 2>/dev/null && exit; sleep 0.1; done; exit 1")
+    try:
+        wrong = {**key, "nvidia_driver_repo_uri": address.format("falsch")}
+        play = refused(lab_node, NEW, "the repository http://127.0.0.1:8089/ cannot be read", "401", **wrong)
+        assert "falsch" not in play.output
+        right = {**key, "nvidia_driver_repo_uri": address.format("q9x%2Fz7")}
+        for arguments, changes in ((["--check"], True), ([], True), ([], False)):
+            play = drive(lab_node, NEW, "--diff", "-vvv", *arguments, **right).passed()
+            assert (play.changed(lab_node.name) > 0) is changes
+            assert "q9x" not in play.output and "8089" in play.output
+    finally:
+        lab_node.sh(f"kill {pid}; rm /root/mirror.py")
+    assert lab_node.out("grep -rl q9x /etc /var/lib/apt /var/lib/dpkg /var/lib/gpu_node") == AUTH
+    assert lab_node.out(f"stat -c '%a %U' {AUTH}") == "600 root"
 
 
 def test_drv_05_flipping_the_source_flips_the_set(lab_node):

@@ -117,3 +117,8 @@ def test_files_of_the_node_are_read_and_ours_is_not(tmp_path):
     (folder / "d.list.disabled").write_text("deb http://d.example x main\n")
     found = sources.read_sources(str(tmp_path), ignore=("/etc/apt/sources.list.d/ours.sources",))
     assert [one.uris[0] for one in found] == ["http://a.example", "http://b.example"]
+
+
+def test_a_definition_with_a_login_is_the_same_repository():
+    found = sources.parse_one_line("deb https://u:p@m.example.com/cuda/ /\n", "/etc/apt/sources.list.d/x.list")
+    assert sources.duplicates(found, "https://m.example.com/cuda") == {"/etc/apt/sources.list.d/x.list": True}

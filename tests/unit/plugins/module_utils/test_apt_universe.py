@@ -133,6 +133,23 @@ def test_only_our_source_is_read_where_the_node_has_lists(root):
     assert runner.option("Dir::Etc::sourcelist") == str(root / "etc/apt/sources.list")
 
 
+def test_logins_of_the_node_and_of_our_source_are_at_hand(root):
+    folder = root / "etc/apt/auth.conf.d"
+    folder.mkdir(parents=True)
+    (folder / "mine.conf").write_text("machine a login b password c\n")
+    ours = os.path.basename(_apt_prefs.AUTH_PATH)
+    (folder / ours).write_text("old")
+    runner = apt(root)
+    with AptState(runner, str(root), "Types: deb", auth_text="new") as state:
+        state.update()
+        parts = Path(runner.option("Dir::Etc::netrcparts"))
+        assert sorted(path.name for path in parts.iterdir()) == sorted([ours, "mine.conf"])
+        assert (parts / ours).read_text() == "new" and (parts / ours).stat().st_mode & 0o777 == 0o600
+    with AptState(runner, str(root), "Types: deb") as state:
+        state.update()
+        assert [path.name for path in Path(runner.option("Dir::Etc::netrcparts")).iterdir()] == ["mine.conf"]
+
+
 def test_cud_01_a_repository_that_does_not_answer_is_an_error_with_apts_words(root):
     runner = apt(root, update=CommandResult(100, "", "E: The repository 'file:/x  Release' is not signed."))
     with AptState(runner, str(root), "Types: deb") as state, pytest.raises(RepositoryError, match="is not signed"):

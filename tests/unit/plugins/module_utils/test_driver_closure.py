@@ -24,6 +24,7 @@ WANTED = {
     "repo_suite": "",
     "repo_components": [],
     "key_text": "",
+    "auth_text": "",
     "allow_redirect": False,
     "prefer_prebuilt": True,
     "problems": [],
@@ -146,6 +147,22 @@ def test_cud_02_another_definition_beside_others_is_refused(node):
     (folder / "mine.list").write_text("deb file:/srv/cuda /\ndeb file:/srv/other /\n")
     with pytest.raises(Refusal, match="nvidia_driver_repo_uri: file:/srv/cuda is defined in .*mine.list too"):
         closure(node).plan({**WANTED, "source": "cuda_repo", "repo_uri": "file:/srv/cuda", "key_text": "k"})
+
+
+def test_a_login_file_that_differs_is_a_change_and_its_content_is_in_no_plan(node):
+    closure(node).install(plan(NEW), check=False)
+    assert closure(node).plan(WANTED)["login_differs"] is False
+    auth = "machine https://m/ login u password secret\n"
+    answer = closure(node).plan({**WANTED, "auth_text": auth})
+    assert answer["login_differs"] and answer["changes"] and "secret" not in str(answer)
+    target = node.root / _apt_prefs.AUTH_PATH.lstrip("/")
+    target.parent.mkdir(parents=True)
+    target.write_text(auth)
+    target.chmod(0o644)
+    assert closure(node).plan({**WANTED, "auth_text": auth})["login_differs"], "others can read it"
+    target.chmod(0o600)
+    assert closure(node).plan({**WANTED, "auth_text": auth})["login_differs"] is False
+    assert closure(node).plan(WANTED)["login_differs"], "it should go"
 
 
 def test_os_release_is_read(tmp_path):

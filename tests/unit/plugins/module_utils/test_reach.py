@@ -6,7 +6,7 @@ import http.server
 import threading
 
 import pytest
-from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _reach
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _reach, _repo_login
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import CommandResult
 
 NO_PROXY = {"by_scheme": {}, "by_host": {}, "detected": ""}
@@ -149,7 +149,7 @@ def test_login_in_an_address_is_used_but_never_shown():
     answer = _reach.check_one(entry("http://user:secret@m.example.com/cuda", "/"), "/", 1, "", ask)
     assert "secret" in asked[0]
     assert "secret" not in str(answer) and answer["uri"] == "http://m.example.com/cuda"
-    assert _reach.split_login("http://u:p%40ss@m.example.com/x") == ("http://m.example.com/x", "u:p@ss")
+    assert _repo_login.split_login("http://u:p%40ss@m.example.com/x") == ("http://m.example.com/x", "u:p@ss")
 
 
 def test_all_addresses_are_asked_side_by_side_and_once():
@@ -233,3 +233,19 @@ def test_real_server_without_the_file(server):
 def test_port_where_nobody_listens(server):
     status, detail = _reach.fetch("http://127.0.0.1:1/x", 30, "")
     assert status == 0 and "refused" in detail.lower()
+
+
+def test_a_repository_that_is_known_without_its_login_is_asked_once_with_it():
+    asked = []
+
+    def answer(uri, timeout, proxy):
+        asked.append(uri)
+        return 200, ""
+
+    entries = [
+        {"uri": "https://m.example.com/x/", "suite": "/", "origin": "apt"},
+        {"uri": "https://u:p@m.example.com/x", "suite": "/", "origin": "nvidia_driver_repo_uri"},
+    ]
+    (found,) = _reach.check_all(entries, {"by_scheme": {}, "by_host": {}, "detected": ""}, ask=answer)
+    assert asked == ["https://u:p@m.example.com/x/InRelease"]
+    assert found["uri"] == "https://m.example.com/x" and found["origin"] == "apt" and found["reachable"]

@@ -54,3 +54,16 @@ def test_a_link_is_followed(tree):
     ensure(tree, {"path": "/a", "content": "new\n"})
     assert (tree.path / "a").is_symlink()
     assert tree.read("/real") == "new\n"
+
+
+def test_a_file_for_its_owner_alone_is_never_shown(tree):
+    secret = {"path": "/s", "secret_content": "secret\n", "mode": "0600"}
+    results = [ensure(tree, secret)]
+    assert tree.read("/s") == "secret\n" and (tree.path / "s").stat().st_mode & 0o777 == 0o600
+    assert not ensure(tree, secret)["changed"]
+    results.append(ensure(tree, {"path": "/s", "content": "other secret\n", "mode": "0600"}))
+    results.append(ensure(tree, {"path": "/s", "content": None}))
+    assert all(result["changed"] and "secret" not in str(result["diff"]) for result in results)
+    assert "not shown" in results[0]["diff"][0]["after"] and results[0]["diff"][0]["before"] == ""
+    assert "not shown" in results[2]["diff"][0]["before"] and results[2]["diff"][0]["after"] == ""
+    assert not tree.exists("/s")
