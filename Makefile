@@ -10,15 +10,19 @@ BIN      := $(CURDIR)/$(VENV)/bin
 GPULAB   := lab/bin/gpulab
 LAB_NODE ?= gpu-lab-1
 SUITE    ?= bookworm
+# LAB=vm: a virtual machine that really boots instead of a container; VM=0: `make test` without virtual machines.
+LAB      ?= container
+VM       ?= 1
+VM_NODE  ?= gpu-vm-1
 SCENARIO ?=
 export PATH := $(BIN):$(PATH)
 # The scenarios live at the root, as in most collections; molecule 26 would rather see them under extensions/.
 export MOLECULE_GLOB := molecule/*/molecule.yml
 
-.PHONY: help setup images lab lab-down lint unit sanity molecule lab-tests test test-real bench readmes clean
+.PHONY: help setup images vm-images lab lab-down lint unit sanity molecule lab-tests vm-test vm-test-short test test-real bench readmes clean
 
 help: ## Show this help
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.ready ## Install the pinned toolchain into .venv
 
@@ -33,11 +37,17 @@ $(VENV)/.ready: requirements.txt
 images: ## Build the lab's images and package repositories (cached)
 	@$(GPULAB) setup
 
-lab: setup images ## Take a bare simulated node to a tuned node with a pinned driver, and print its report
+lab: setup images ## Take a bare simulated node to a tuned node with a pinned driver, and print its report (LAB=vm: one that boots)
+ifeq ($(LAB),vm)
+	@$(GPULAB) vm up $(VM_NODE) --gpus 2 --gpu-model h100-sxm
+	ansible-playbook site.yml -i inventories/lab-vm
+else
 	@$(GPULAB) up $(LAB_NODE) --suite $(SUITE) --gpus 2 --gpu-model h100-sxm
 	ansible-playbook site.yml -i inventories/lab
+endif
 
-lab-down: ## Remove every container of the lab
+lab-down: ## Remove every container and virtual machine of the lab
+	@$(GPULAB) vm down --all
 	@$(GPULAB) down --all
 
 lint: setup ## yamllint, ansible-lint, ruff, mypy, argument specs, READMEs, forbidden content
@@ -54,6 +64,19 @@ molecule: setup images ## Test roles in containers; SCENARIO=name for one of the
 
 lab-tests: setup images ## Faults on lab nodes: killed runs, bad input, the cases that need a node
 	@python -m pytest tests/lab -p no:xdist
+
+vm-images: images ## Build the disk that virtual machines start from (cached)
+	@$(GPULAB) vm setup
+
+vm-test: setup vm-images ## Virtual machines: the whole kernel and driver life (up to 30 minutes without KVM)
+	@python -m pytest tests/vm -p no:xdist
+
+vm-test-short: setup vm-images ## Of that, what `make test` runs: a surprise kernel and one rollback
+ifeq ($(VM),0)
+	@echo "VM=0: tests on virtual machines are left out"
+else
+	@python -m pytest tests/vm -p no:xdist -m short
+endif
 
 test: setup ## Every check but the ones with long downloads or builds
 	@tests/run_all.py

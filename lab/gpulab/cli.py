@@ -9,7 +9,7 @@ import signal
 import sys
 from typing import NoReturn
 
-from . import build, docker, models, node, paths
+from . import build, docker, models, node, paths, vm_cli
 from .progress import LabError, say, stop_children
 from .suites import SUITES
 
@@ -47,6 +47,8 @@ def _parser() -> argparse.ArgumentParser:
 
     boot = commands.add_parser("boot-report", help="what the last simulated boot did, as JSON")
     boot.add_argument("name")
+
+    vm_cli.add_parser(commands)
 
     commands.add_parser("teardown", help="remove nodes and images of this checkout, stop its Docker Engine")
     return parser
@@ -91,9 +93,12 @@ def _dispatch(options: argparse.Namespace) -> int:
         words = options.argv[1:] if options.argv[:1] == ["--"] else options.argv
         flags = ["-it"] if sys.stdin.isatty() and sys.stdout.isatty() else ["-i"]
         os.execvp("docker", ["docker", "exec", *flags, options.name, *(words or ["/bin/bash", "-l"])])
+    if options.command == "vm":
+        return vm_cli.dispatch(options)
     if options.command == "boot-report":
         print(node.inside(options.name, "cat", "/run/lab/boot.json"), end="")
         return 0
+    vm_cli.vm.stop_all()
     for name in node.names():
         node.down(name)
     if docker.running():

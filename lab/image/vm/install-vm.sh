@@ -1,0 +1,27 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-3.0-or-later
+# Runs natively inside the machine's root file system, before there is a disk: what would take minutes under emulation.
+set -eu
+. /usr/lib/gpu-node-lab/functions.sh
+
+undivert() { # PATH-IN-PACKAGE
+    rm -f "$1"
+    dpkg-divert --quiet --local --rename --remove "$1"
+}
+
+[ -e "$LAB_DISK" ] || pretend_disk
+echo "grub-pc grub-pc/install_devices multiselect $LAB_DISK" | debconf-set-selections
+apt-get update
+apt-get install -y --no-install-recommends openssh-server pciutils dkms gcc make libc6-dev linux-headers-amd64
+undivert /usr/sbin/grub-probe
+undivert /usr/bin/systemd-detect-virt
+rm -f $lab/grub-probe $lab/systemd-detect-virt $lab/install-base.sh
+systemctl enable --quiet systemd-networkd.service gpu-node-lab-vm.service ssh.service
+systemctl disable --quiet systemd-networkd-wait-online.service
+systemctl mask --quiet apt-daily.timer apt-daily-upgrade.timer serial-getty@ttyS0.service getty@tty1.service
+rm -f /etc/ssh/ssh_host_*
+ssh-keygen -q -t ed25519 -N "" -f /etc/ssh/ssh_host_ed25519_key
+mkdir -p -m 700 /root/.ssh
+mkdir -p /var/lib/simgpu
+apt-get clean
+: > /etc/machine-id
