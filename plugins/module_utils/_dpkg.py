@@ -16,6 +16,7 @@ from typing import Any, Callable, Iterator
 
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import list_dir, read_text
 
+EXTENDED_STATES = "var/lib/apt/extended_states"
 STATUS_FILE = "var/lib/dpkg/status"
 UPDATES_DIR = "var/lib/dpkg/updates"
 
@@ -111,6 +112,16 @@ def unfinished(root: str = "/") -> list[Package]:
             continue
         found.extend(package for package in parse_status(stanza) if package.unfinished)
     return found
+
+
+def automatic(root: str = "/") -> frozenset[str]:
+    """Return the names of the packages that apt knows to have come along with others: nobody asked for them."""
+    found = set()
+    for stanza in (read_text(root, EXTENDED_STATES) or "").split("\n\n"):
+        name = re.search(r"^Package: (\S+)$", stanza, re.MULTILINE)
+        if name and re.search(r"^Auto-Installed: 1$", stanza, re.MULTILINE):
+            found.add(name.group(1))
+    return frozenset(found)
 
 
 def interrupted(root: str = "/") -> bool:

@@ -132,9 +132,7 @@ def _target(
         return wanted, []
     meta = next(iter(metas), None)
     if meta is None:
-        return "", [
-            f"kernel_upgrade_release is newest, and no kernel meta package is installed: {allowed}"
-        ]
+        return "", [f"kernel_upgrade_release is newest, and no kernel meta package is installed: {allowed}"]
     release = str(metas[meta]["release"])
     if not release:
         return "", [f"kernel_upgrade_release is newest, and {meta} does not tell which kernel it brings: {allowed}"]
@@ -154,9 +152,7 @@ def _packages(
         text = "kernel_upgrade_release: kernel {} is neither on this node nor on offer; on offer are {}"
         return {}, [text.format(release, ", ".join(offered) or "none")]
     if offer is None or headers not in offer["packages"]:
-        return {}, [
-            f"kernel_upgrade_release: no package source has {headers}, so it would have no module"
-        ]
+        return {}, [f"kernel_upgrade_release: no package source has {headers}, so it would have no module"]
     packages = dict(offer["packages"])
     # An image that is there stays as it is; its headers need not be of the same revision.
     return ({headers: packages[headers]} if kernel is not None else packages), []

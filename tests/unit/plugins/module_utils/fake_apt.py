@@ -26,6 +26,8 @@ class FakeNode(Runner):
         self.pulls = {}
         self.failing = {}
         self.die_in = None
+        #: What ``apt-get -f install`` would do beside finishing: names to remove, and name to new version.
+        self.fix = {"removes": [], "moves": {}}
         self.sizes = {}
         self.calls = []
         self.environments = []
@@ -105,11 +107,19 @@ class FakeNode(Runner):
         absent += [name for name in self.pulls.get("removes", []) if name in self.packages]
         return (wanted, absent), ""
 
+    def _fixing(self, plan):
+        """Add what a repair takes along, as long as something is unfinished."""
+        if any(entry[2] != "installed" for entry in self.packages.values()):
+            plan[0].update(self.fix["moves"])
+            plan[1].extend(name for name in self.fix["removes"] if name in self.packages)
+
     def _apt_get(self, argv):
         words = argv[argv.index("install") + 1 :] if "install" in argv else []
         plan, error = self._plan(words)
         if plan is None:
             return CommandResult(100, "", error)
+        if "-f" in argv:
+            self._fixing(plan)
         wanted, absent = plan
         lines, held = [], []
         status = next((w.split("=", 1)[1] for w in argv if w.startswith("Dir::State::status=")), None)

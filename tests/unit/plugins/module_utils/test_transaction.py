@@ -183,6 +183,48 @@ def test_a_killed_run_that_cannot_be_finished_is_rolled_back(node):
     assert node.holds() == ["drv", "lib"]
 
 
+@pytest.mark.parametrize(
+    ("fix", "words"),
+    [
+        ({"removes": ["bash"], "moves": {}}, "remove bash 5.2"),
+        ({"removes": [], "moves": {"libc6": "2.36-10"}}, "change libc6 2.36-9 -> 2.36-10"),
+        ({"removes": [], "moves": {"linux-image-6.1.0-99": "1"}}, "bring the kernel linux-image-6.1.0-99 1"),
+    ],
+)
+def test_a_repair_takes_nothing_along_that_the_killed_run_did_not_touch(node, fix, words):
+    node.packages["drv"] = ["install", "ok", "half-configured", NEW]
+    node.failing["drv", NEW] = node.failing["drv", OLD] = "broken"
+    node.fix = fix
+    node.write()
+    mark(node).parent.mkdir(parents=True)
+    mark(node).write_text(json.dumps({"owner": "t", "before": {"drv": OLD}, "holds_to_restore": ["drv"]}))
+    with pytest.raises(TransactionError, match=f"apt-get would {words} .*dpkg --configure -a && apt-get -f install"):
+        transaction(node).run(request({"lib": NEW}))
+    assert node.packages["bash"][3] == "5.2" and node.packages["libc6"][3] == "2.36-9"
+    assert "linux-image-6.1.0-99" not in node.packages
+    assert mark(node).exists(), "the next run looks at it again"
+
+
+def test_a_repair_that_would_take_others_along_puts_the_former_packages_back_instead(node):
+    node.packages["drv"] = ["install", "ok", "half-configured", NEW]
+    node.failing["drv", NEW] = "broken"
+    node.fix = {"removes": ["bash"], "moves": {}}
+    node.write()
+    mark(node).parent.mkdir(parents=True)
+    mark(node).write_text(json.dumps({"owner": "t", "before": {"drv": OLD}, "holds_to_restore": ["drv"]}))
+    outcome = transaction(node).run(request({"drv": OLD}))
+    assert node.state()["drv"] == OLD and node.state()["bash"] == "5.2" and not mark(node).exists()
+    assert "put back" in outcome.repaired[0] and "apt-get -f install" not in outcome.repaired[0]
+
+
+def test_a_failed_run_is_not_undone_at_the_cost_of_others(node):
+    node.failing["drv", NEW] = node.failing["drv", OLD] = "broken"
+    node.fix = {"removes": ["bash"], "moves": {}}
+    with pytest.raises(TransactionError, match=r"could NOT all be put back .*unfinished: drv\)\. apt-get would remove"):
+        transaction(node).run(request({"drv": NEW}))
+    assert node.state()["bash"] == "5.2"
+
+
 def test_a_database_broken_by_others_is_refused_with_the_repair(node):
     node.packages["bash"][2] = "half-configured"
     node.write()
