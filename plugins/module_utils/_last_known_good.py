@@ -17,7 +17,12 @@ import json
 import os
 from typing import Any, Callable, Mapping
 
-from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _apt_space, _closure, _driver_info
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils import (
+    _apt_space,
+    _closure,
+    _driver_info,
+    _module_archive,
+)
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _lkg_store as store
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _transaction_state as _state
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._lkg_collect import (
@@ -67,7 +72,7 @@ class Recorder:
         self,
         runner: Runner,
         root: str,
-        pack: Packer,
+        pack: Packer = _module_archive.pack,
         running: str | None = None,
         clock: Clock = _now,
         checkpoint: store.Checkpoint = lambda step: None,
@@ -111,7 +116,7 @@ class Recorder:
         except NotNow as error:
             finding = Finding(CHECK, "node", SKIPPED, _told(former), source="driver_info", hint=str(error))
             return self._result(finding, bool(swept), swept)
-        except (store.StoreError, OSError) as error:
+        except (store.StoreError, _module_archive.ArchiveError, OSError) as error:
             return self._result(self._refused(former, str(error)), bool(swept), swept)
         result = self._result(self._verdict(equal, data, max_bytes), changed or bool(pruned), swept, pruned)
         result["diff"] = {"before": _summary(former.data if former else None), "after": _summary(data)}

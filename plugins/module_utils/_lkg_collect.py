@@ -16,7 +16,7 @@ import dataclasses
 import os
 import re
 import shutil
-from typing import Any, Mapping, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _apt_get, _apt_space, _dpkg
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._lkg_store import (
@@ -31,6 +31,9 @@ CACHE = "var/cache/apt/archives"
 #: A source that does not answer must not keep a verification for long.
 _TIMEOUTS = ("-o", "Acquire::Retries=1", "-o", "Acquire::http::Timeout=20", "-o", "Acquire::https::Timeout=20")
 _DOWNLOAD_LIMIT = 1800.0
+#: Makes the archive of a compiled module, as ``_module_archive.pack`` does: called with runner, root, DKMS's name of
+#: the module, its version, kernel release and a directory, it returns ``file``, ``sha256``, ``vermagic`` and more.
+Packer = Callable[[Runner, str, str, str, str, str], Mapping[str, Any]]
 #: What makes two compiled modules the same: the signer too, since a kernel refuses a module of a key that was replaced.
 MODULE_KEYS = ("dkms_name", "version", "kernel", "arch", "signer")
 
@@ -65,20 +68,6 @@ class Wanted:
     def cached(self) -> str:
         """Name of the file in apt's cache."""
         return "{}_{}_{}.deb".format(self.name, self.version.replace(":", "%3a"), self.architecture)
-
-
-class Packer:
-    """Makes the archive of a compiled module; see ``_module_archive.pack``."""
-
-    def __call__(
-        self, runner: Runner, root: str, dkms_name: str, version: str, kernel: str, destination: str
-    ) -> Mapping[str, Any]:
-        """Write the archive below ``destination``; return ``file``, ``sha256``, ``vermagic`` and ``arch``.
-
-        Raises:
-            ArchiveError: when there is nothing to pack, or it cannot be packed.
-        """
-        raise NotImplementedError
 
 
 def companions(root: str, members: Mapping[str, str], brought: Sequence[str]) -> list[str]:

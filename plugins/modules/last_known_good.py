@@ -187,16 +187,7 @@ from typing import Any, Mapping
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _last_known_good
-from ansible_collections.aiinfra.gpu_node.plugins.module_utils._lkg_store import StoreError
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import SystemRunner
-
-try:
-    from ansible_collections.aiinfra.gpu_node.plugins.module_utils._module_archive import pack
-except ImportError:
-
-    def pack(*arguments: Any) -> Any:
-        """Refuse: a state without its compiled modules is none to go back to."""
-        raise StoreError("compiled modules cannot be packed")
 
 
 def run(module: AnsibleModule) -> dict[str, Any]:
@@ -206,7 +197,7 @@ def run(module: AnsibleModule) -> dict[str, Any]:
         return _last_known_good.read("/", params["verify_files"])
     if params["state"] == "absent":
         return _last_known_good.remove("/", module.check_mode)
-    recorder = _last_known_good.Recorder(SystemRunner(), "/", pack)
+    recorder = _last_known_good.Recorder(SystemRunner(), "/")
     return recorder.record(params["generations"], params["max_size_mib"] << 20, module.check_mode)
 
 

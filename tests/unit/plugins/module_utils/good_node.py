@@ -1,4 +1,4 @@
-"""A node whose driver works, made of files; apt and dpkg-deb are played from a table. For tests of the last known good."""
+"""A node whose driver works, made of files; apt and dpkg-deb are played from a table. To test the last known good."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class GoodNode(Runner):
     def run(self, argv, timeout=60.0, env=None, stdin=None):
         self.calls.append(" ".join(argv))
         if argv[0] == "modinfo":
-            found = [path for path in argv[1:] if path.endswith(".ko")]
+            found = [path for path in argv[1:] if path.endswith(".ko") and "/lib/modules/" in path]
             texts = [
                 MODINFO.format(path=path, version=self.version, kernel=path.split("/lib/modules/")[1].split("/")[0])
                 for path in found

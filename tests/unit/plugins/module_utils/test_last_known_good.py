@@ -7,7 +7,12 @@ import os
 from pathlib import Path
 
 import pytest
-from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _last_known_good, _lkg_state, _lkg_store
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils import (
+    _last_known_good,
+    _lkg_state,
+    _lkg_store,
+    _module_archive,
+)
 
 from tests.unit.plugins.module_utils.good_node import (
     COMPANIONS,
@@ -346,6 +351,15 @@ def test_an_archive_that_is_not_what_was_packed_refuses_the_record(node):
         return {**pack(runner, root, dkms_name, version, kernel, destination), "sha256": "0" * 64}
 
     assert "is not what was packed" in finding(record(node, packer=bad))["hint"]
+    assert load(node) is None
+
+
+def test_a_module_that_cannot_be_packed_refuses_the_record(node):
+    """The real packer, on a node without dkms."""
+    result = record(node, packer=_module_archive.pack)
+    assert finding(result)["status"] == "warn"
+    assert "this state is not recorded, there is no older record: " in finding(result)["hint"]
+    assert KERNEL in finding(result)["hint"]
     assert load(node) is None
 
 
