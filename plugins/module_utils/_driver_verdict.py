@@ -75,6 +75,44 @@ def module_problem(kernel: Mapping[str, Any], wanted: str | None, flavour: str |
     return ""
 
 
+def choice_problem(choice: Mapping[str, Any]) -> str:
+    """Return what is wrong with an entry of the boot loader; empty when it exists."""
+    if choice["found"]:
+        return ""
+    return "entry {!r} does not exist, so GRUB takes the first one".format(choice["spec"])
+
+
+def signature_problems(state: Mapping[str, Any], kernel: Mapping[str, Any]) -> list[str]:
+    """Return who signed those nvidia modules of a kernel that Secure Boot will refuse; empty where it accepts all."""
+    signers = state.get("signers") or []
+    found = []
+    for module in kernel["nvidia"]:
+        name = module.get("signer", "")
+        if not module["indexed"] or not module["exists"]:
+            continue
+        if not name or not any(name == signer or name in signer for signer in signers):
+            found.append("signed by " + name if name else "not signed")
+    return found
+
+
+def enrolment_hint(state: Mapping[str, Any]) -> str:
+    """Return how the node's own signing key is enrolled, where that would help."""
+    pending = [key["path"] for key in state.get("keys") or [] if key["enrolled"] is False]
+    if not pending:
+        return ""
+    return f"; enrol the node's key: mokutil --import {pending[0]}, then confirm at the console during the next boot"
+
+
+def nouveau_problem(kernel: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the status of a kernel's early boot image, which was looked into, and what is wrong with it."""
+    image = kernel["initramfs"]
+    if image["nouveau"] is None:
+        return ERROR, str(image["error"] or "not readable")
+    if image["nouveau"] and not image["blacklists"]:
+        return FAIL, "the early boot image loads nouveau: update-initramfs -u -k {}".format(kernel["release"])
+    return OK, ""
+
+
 def _modules(facts: Mapping[str, Any], expected: Mapping[str, Any], wanted: str | None) -> list[Finding]:
     found = []
     following = facts["boot"]["next_kernel"]
@@ -123,9 +161,9 @@ def _boot(facts: Mapping[str, Any], wanted: str | None) -> list[Finding]:
             continue
         kernel = by_release.get(choice["kernel"])
         problem = module_problem(kernel, wanted) if kernel else "this is no kernel in /boot"
-        if not problem and not choice["found"]:
-            problem = "entry {!r} does not exist, so GRUB takes the first one".format(choice["spec"])
-            found.append(Finding(check, target, WARN, choice["kernel"], wanted, "grub.cfg", problem))
+        if not problem and choice_problem(choice):
+            hint = choice_problem(choice)
+            found.append(Finding(check, target, WARN, choice["kernel"], wanted, "grub.cfg", hint))
             continue
         hint = f"do not reboot: {problem}" if problem else ""
         found.append(Finding(check, target, FAIL if problem else OK, choice["kernel"], wanted, "grub.cfg", hint))
@@ -171,23 +209,14 @@ def _secure_boot(facts: Mapping[str, Any], wanted: str | None) -> Finding:
         return Finding(check, "node", ERROR, state["state"], None, source, "the state of Secure Boot could not be read")
     if not state["enforced"]:
         return Finding(check, "node", OK, state["state"], None, source)
-    signers = state.get("signers") or []
-    unknown = []
-    for kernel in facts["kernels"]:
-        for module in kernel["nvidia"]:
-            name = module.get("signer", "")
-            if not module["indexed"] or not module["exists"]:
-                continue
-            if not name or not any(name == signer or name in signer for signer in signers):
-                unknown.append("{} ({})".format(kernel["release"], "signed by " + name if name else "not signed"))
+    unknown = [
+        "{} ({})".format(kernel["release"], text)
+        for kernel in facts["kernels"]
+        for text in signature_problems(state, kernel)
+    ]
     if not unknown:
         return Finding(check, "node", OK, state["state"], "signed modules", source)
-    pending = [key["path"] for key in state.get("keys") or [] if key["enrolled"] is False]
-    hint = "the kernel will refuse the module of {}".format(", ".join(unknown))
-    if pending:
-        hint += (
-            f"; enrol the node's key: mokutil --import {pending[0]}, then confirm at the console during the next boot"
-        )
+    hint = "the kernel will refuse the module of {}".format(", ".join(unknown)) + enrolment_hint(state)
     return Finding(check, "node", FAIL, unknown, "signed by an enrolled key", source, hint)
 
 
@@ -264,12 +293,7 @@ def _nouveau(facts: Mapping[str, Any], expected: Mapping[str, Any]) -> list[Find
         image = kernel["initramfs"]
         if image is None or image["image"] is None:
             continue
-        target = image["image"]
-        if image["nouveau"] is None:
-            found.append(Finding(check, target, ERROR, None, None, "lsinitramfs", image["error"] or "not readable"))
-        elif image["nouveau"] and not image["blacklists"]:
-            hint = "the early boot image loads nouveau: update-initramfs -u -k {}".format(kernel["release"])
-            found.append(Finding(check, target, FAIL, "nouveau inside", None, "lsinitramfs", hint))
-        else:
-            found.append(Finding(check, target, OK, image["blacklists"], None, "lsinitramfs"))
+        status, hint = nouveau_problem(kernel)
+        value = image["blacklists"] if status == OK else "nouveau inside" if status == FAIL else None
+        found.append(Finding(check, image["image"], status, value, None, "lsinitramfs", hint))
     return found

@@ -17,17 +17,21 @@ import dataclasses
 import os
 import re
 import shlex
-from typing import Any
+from typing import Any, Mapping
 
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import list_dir, path_below, read_text
 
 DIRECTORIES = ("boot/grub", "boot/grub2")
 DEFAULTS = "etc/default/grub"
 DEFAULTS_DIR = "etc/default/grub.d"
+#: GRUB writes into the blocks that the file has, so it keeps its size.
+ENVIRONMENT_SIZE = 1024
+ENVIRONMENT_HEADER = "# GRUB Environment Block"
 
 _SET_DEFAULT = re.compile(r"""^\s*set\s+default=(?:"([^"]*)"|'([^']*)'|(\S*))\s*$""", re.MULTILINE)
 _CORRECTION = re.compile(r"""if \[ x"\$default" = '([^']*)' \]; then default='([^']*)'; fi""")
-_ASSIGNMENT = re.compile(r"^\s*(?:export\s+)?GRUB_DEFAULT=(.*)$", re.MULTILINE)
+_ASSIGNMENT = re.compile(r"^\s*(?:export\s+)?(GRUB_\w+)=(.*)$", re.MULTILINE)
+_SAVES_CHOICE = re.compile(r"^\s*savedefault\s*$", re.MULTILINE)
 _KERNEL_IMAGE = re.compile(r"vmlinu[xz]-(\S+)$")
 _LINUX = frozenset({"linux", "linuxefi", "linux16"})
 
@@ -83,9 +87,30 @@ def parse_environment(text: str) -> dict[str, str]:
     return found
 
 
-def parse_defaults(text: str) -> str | None:
-    """Return the last value that a shell fragment gives to GRUB_DEFAULT, None where it gives none."""
-    values = _ASSIGNMENT.findall(text)
+def format_environment(variables: Mapping[str, str], before: str = "", size: int = ENVIRONMENT_SIZE) -> str:
+    """Return a ``grubenv`` block of exactly ``size`` bytes, since GRUB writes into the blocks that are there.
+
+    Args:
+        variables: All variables.
+        before: The present block, whose comments are kept.
+        size: Bytes.
+
+    Raises:
+        ValueError: when the variables do not fit.
+    """
+    comments = [line for line in before.splitlines() if line.startswith("# ") and line != ENVIRONMENT_HEADER]
+    lines = [ENVIRONMENT_HEADER, *comments]
+    lines += ["{}={}".format(name, re.sub(r"([\\\n])", r"\\\1", value)) for name, value in variables.items()]
+    body = "".join(line + "\n" for line in lines)
+    room = size - len(body.encode("utf-8"))
+    if room < 0:
+        raise ValueError(f"the variables do not fit into the {size} bytes of GRUB's environment block")
+    return body + "#" * room
+
+
+def parse_defaults(text: str, name: str = "GRUB_DEFAULT") -> str | None:
+    """Return the last value that a shell fragment gives to a variable, None where it gives none."""
+    values = [value for variable, value in _ASSIGNMENT.findall(text) if variable == name]
     if not values:
         return None
     try:
@@ -146,14 +171,26 @@ def corrections(text: str) -> dict[str, str]:
     return {match.group(1): match.group(2) for match in _CORRECTION.finditer(text)}
 
 
+def saves_choice(text: str) -> bool:
+    """Whether entries of a ``grub.cfg`` make themselves the default when they are started (GRUB_SAVEDEFAULT).
+
+    In a submenu that goes for a one-shot entry too: the variable that should prevent it is not known there.
+    """
+    return bool(_SAVES_CHOICE.search(text))
+
+
+def assignments(root: str = "/", name: str = "GRUB_DEFAULT") -> list[tuple[str, str]]:
+    """Return which files of ``/etc/default/grub`` and ``grub.d`` set a variable, and to what; the last one wins."""
+    files = [DEFAULTS]
+    files += [f"{DEFAULTS_DIR}/{file}" for file in list_dir(root, DEFAULTS_DIR) if file.endswith(".cfg")]
+    found = [(path, parse_defaults(read_text(root, path) or "", name)) for path in files]
+    return [(path, value) for path, value in found if value is not None]
+
+
 def configured_default(root: str = "/") -> str | None:
-    """Return GRUB_DEFAULT as ``/etc/default/grub`` and ``grub.d`` set it together, the last file winning."""
-    value = parse_defaults(read_text(root, DEFAULTS) or "")
-    for name in list_dir(root, DEFAULTS_DIR):
-        if name.endswith(".cfg"):
-            later = parse_defaults(read_text(root, f"{DEFAULTS_DIR}/{name}") or "")
-            value = value if later is None else later
-    return value
+    """Return GRUB_DEFAULT as ``/etc/default/grub`` and ``grub.d`` set it together."""
+    found = assignments(root)
+    return found[-1][1] if found else None
 
 
 def boot_facts(root: str = "/") -> dict[str, Any]:
@@ -161,15 +198,17 @@ def boot_facts(root: str = "/") -> dict[str, Any]:
 
     Returns:
         ``loader`` (grub, or unknown where no grub.cfg is readable), ``config``, ``configured`` (GRUB_DEFAULT),
-        ``effective`` (default in grub.cfg), ``default`` and ``one_shot`` (None when none is set), both as ``{spec,
-        found, entry, title, kernel}``, ``next_kernel`` (release that the next boot starts, None if unknown) and
-        ``entries``: one ``{entry, title, kernel}`` for each kernel entry of the menu.
+        ``effective`` (default in grub.cfg), ``saves_choice`` (an entry that is started becomes the default),
+        ``default`` and ``one_shot`` (None when none is set), both as ``{spec, found, entry, title, kernel}``,
+        ``next_kernel`` (release that the next boot starts, None if unknown) and ``entries``: one ``{entry, title,
+        kernel}`` for each kernel entry of the menu.
     """
     facts: dict[str, Any] = {
         "loader": "unknown",
         "config": None,
         "configured": configured_default(root),
         "effective": None,
+        "saves_choice": False,
         "default": None,
         "one_shot": None,
         "next_kernel": None,
@@ -184,6 +223,7 @@ def boot_facts(root: str = "/") -> dict[str, Any]:
     effective, obeys_next = default_in_config(text)
     spec = environment.get("saved_entry", "") or "0" if "saved_entry" in effective else effective
     facts.update(loader="grub", config=f"/{directory}/grub.cfg", effective=effective)
+    facts["saves_choice"] = saves_choice(text)
     facts["default"] = _choice(menu, corrections(text).get(spec, spec))
     if obeys_next and environment.get("next_entry"):
         facts["one_shot"] = _choice(menu, environment["next_entry"])
@@ -197,25 +237,31 @@ def boot_facts(root: str = "/") -> dict[str, Any]:
 
 
 def is_pinned(boot: dict[str, Any]) -> bool:
-    """Whether the default is a saved entry of one kernel, so that one that arrives later does not boot by itself."""
+    """Whether the default is a saved entry of one kernel, so that one that arrives later does not boot by itself.
+
+    Numbers, and the entry at the top of Debian's menu, stay where they are and get another kernel; so does a default
+    that follows what was started last.
+    """
     default = boot["default"]
     if default is None or not default["found"] or "saved_entry" not in (boot["effective"] or ""):
         return False
-    return ">" in str(default["entry"]).replace(">>", "")
+    kernel = default["kernel"]
+    return bool(kernel) and kernel in default["entry"] and kernel in default["spec"] and not boot.get("saves_choice")
 
 
 def entry_for(boot: dict[str, Any], release: str) -> str | None:
     """Return the entry that boots a kernel in normal mode; recovery entries do not count.
 
-    The simple entry at the top of Debian's menu moves to every new kernel; the one in the submenu stays with its own.
+    The simple entry at the top of Debian's menu moves to every new kernel; the one that has the release in its name
+    stays with its own, in a submenu or, where there are no submenus, at the top.
     """
     names = [
         str(item["entry"])
         for item in boot["entries"]
         if item["kernel"] == release and "recovery" not in item["entry"] and "(recovery" not in item["title"]
     ]
-    nested = [name for name in names if ">" in name.replace(">>", "")]
-    return next(iter(nested or names), None)
+    own = [name for name in names if release in name]
+    return next(iter(own or names), None)
 
 
 def _choice(menu: list[Entry], spec: str) -> dict[str, Any]:

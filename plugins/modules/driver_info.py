@@ -130,6 +130,9 @@ driver:
         effective:
           description: The default that C(grub.cfg) itself sets.
           type: str
+        saves_choice:
+          description: Whether an entry that is started becomes the default (C(GRUB_SAVEDEFAULT)).
+          type: bool
         default:
           description: Default entry as C(spec), C(found), C(entry), C(title) and C(kernel).
           type: dict
