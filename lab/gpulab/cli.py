@@ -9,7 +9,7 @@ import signal
 import sys
 from typing import NoReturn
 
-from . import build, docker, models, node, paths, vm_cli
+from . import build, docker, models, node, paths, vm, vm_cli
 from .progress import LabError, say, stop_children
 from .suites import SUITES
 
@@ -98,7 +98,7 @@ def _dispatch(options: argparse.Namespace) -> int:
     if options.command == "boot-report":
         print(node.inside(options.name, "cat", "/run/lab/boot.json"), end="")
         return 0
-    vm_cli.vm.stop_all()
+    vm.stop_all()
     for name in node.names():
         node.down(name)
     if docker.running():

@@ -19,7 +19,7 @@ from .progress import LabError, run, say
 
 MACHINES = vm_image.FOLDER / "machines"
 DISKS = vm_image.FOLDER / "saved"
-#: Under emulation, on a machine that is busy with other things, a boot takes minutes. Nothing waits this long when all is well.
+#: Under emulation, on a machine that is busy with other things, a boot takes minutes.
 BOOT_TIMEOUT_S = 1200.0
 STOP_TIMEOUT_S = 300.0
 _BOOT_ID = "cat /proc/sys/kernel/random/boot_id"
@@ -157,7 +157,7 @@ def up(wish: Wish) -> None:
     try:
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
-        (place / "base").write_text(str(base), encoding="utf-8")
+        (place / "base").write_text(_root_disk(base), encoding="utf-8")
         (place / "seed.tar").write_bytes(seed(wish))
         vm_qemu.overlay(base, place / "disk.qcow2")
         (place / "machine.json").write_text(json.dumps({"wish": asdict(wish), "port": 0}), encoding="utf-8")
@@ -229,6 +229,12 @@ def saved(name: str) -> Path:
     return path
 
 
+def _root_disk(base: Path) -> str:
+    """The disk that this one is, or differs from: it may not be cleaned up as long as somebody needs it."""
+    note = base.with_suffix(".base")
+    return note.read_text(encoding="utf-8").strip() if note.exists() else str(base)
+
+
 def save(name: str, disk: str) -> None:
     """Shuts a machine down and keeps its disk, for other machines to start from."""
     _note(name)
@@ -241,6 +247,7 @@ def save(name: str, disk: str) -> None:
     target = DISKS / f"{disk}.qcow2"
     # The copy stays a difference to its base, so that it is quick and small.
     shutil.copy(folder(name) / "disk.qcow2", target.with_suffix(".part"))
+    shutil.copy(folder(name) / "base", target.with_suffix(".base"))
     target.with_suffix(".part").rename(target)
     say(f"{name} is off; its disk is kept as {disk}")
 
@@ -251,7 +258,8 @@ def listing() -> list[str]:
     for name in names():
         pid = pid_of(name)
         kernel = vm_ssh.ask(name, "uname -r") if pid else "off"
-        rows.append(f"{name:<24} {kernel or 'does not answer':<24} ssh -F {vm_ssh.CONFIG.relative_to(paths.ROOT)} {name}")
+        how = f"ssh -F {vm_ssh.CONFIG.relative_to(paths.ROOT)} {name}"
+        rows.append(f"{name:<24} {kernel or 'does not answer':<24} {how}")
     return rows
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from . import build, chroot, docker, overlay, paths, vm_qemu
 from .hashing import digest, files_below
-from .plan import Plan, plan
+from .plan import Plan
 from .progress import LabError, locked, run, step
 from .suites import SUITES
 
@@ -91,13 +91,13 @@ def partition_table(signature: int, sectors: int) -> bytes:
 def ensure() -> Path:
     """The disk for today's sources, built when it is not there."""
     vm_qemu.ensure_host()
-    build.ensure([SUITE])
-    target = path_of(plan(SUITES[SUITE]))
+    wish = build.ensure([SUITE])[SUITE]
+    target = path_of(wish)
     if target.exists():
         return target
     with locked(FOLDER / "build.lock", "the disk of this checkout's machines"):
         if not target.exists():
-            _build(plan(SUITES[SUITE]), target)
+            _build(wish, target)
             _prune(target)
     return target
 
@@ -179,8 +179,8 @@ def _prepare(disk: Path, log: Path) -> None:
     argv = [*vm_qemu.machine(vm_qemu.kvm_works()), *vm_qemu.disk(disk, "raw"), *vm_qemu.console(console), "-no-reboot"]
     append = f"root=/dev/vda1 ro quiet console=ttyS0 panic=-1 init=/{overlay.PREFIX}/prepare"
     argv += ["-kernel", str(WORK / "vmlinuz"), "-initrd", str(WORK / "initrd"), "-append", append]
-    run("[vm] first boot: grub-install and update-grub on the real disk", ["timeout", f"{PREPARE_TIMEOUT_S:.0f}", *argv],
-        log)  # fmt: skip
+    title = "[vm] first boot: grub-install and update-grub on the real disk"
+    run(title, ["timeout", f"{PREPARE_TIMEOUT_S:.0f}", *argv], log)
     said = console.read_text(encoding="utf-8", errors="replace")
     with log.open("a", encoding="utf-8") as out:
         out.write(said)
@@ -189,9 +189,9 @@ def _prepare(disk: Path, log: Path) -> None:
 
 
 def _prune(current: Path) -> None:
-    """Older disks, but not those that a machine still starts from."""
+    """Older disks, but not those that a machine or a saved disk still needs."""
     used = set()
-    for note in FOLDER.glob("machines/*/base"):
+    for note in [*FOLDER.glob("machines/*/base"), *FOLDER.glob("saved/*.base")]:
         used.add(Path(note.read_text(encoding="utf-8").strip()))
     disks = sorted(BASES.glob("*.raw"), key=lambda path: -path.stat().st_mtime)
     for path in disks[KEPT:]:

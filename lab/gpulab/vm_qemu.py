@@ -58,7 +58,7 @@ def ensure_host() -> None:
 
 
 def virtualises(cpuinfo: str) -> bool:
-    """Whether the processor has the instructions; without them some kernels offer a KVM that emulates half a machine."""
+    """Whether the processor can; where it cannot, some kernels offer a KVM that emulates half a machine."""
     rows = [line.partition(":")[2].split() for line in cpuinfo.splitlines() if line.startswith("flags")]
     return bool(rows) and bool({"vmx", "svm"} & set(rows[0]))
 
@@ -83,7 +83,8 @@ def kvm_works() -> bool:
 
 def machine(kvm: bool) -> list[str]:
     """Processor and memory. Under emulation one processor only: kernel 6.12 dies on two (QEMU 7.2)."""
-    argv = ["qemu-system-x86_64", "-nodefaults", "-vga", "std", "-display", "none", "-m", str(MEMORY_MIB), "-rtc", "base=utc"]
+    argv = ["qemu-system-x86_64", "-nodefaults", "-vga", "std", "-display", "none", "-rtc", "base=utc"]
+    argv += ["-m", str(MEMORY_MIB)]
     if kvm:
         return [*argv, "-machine", "q35,accel=kvm", "-cpu", "host", "-smp", "2"]
     return [*argv, "-machine", "q35", "-accel", "tcg,thread=multi,tb-size=1024", "-cpu", "max", "-smp", "1"]

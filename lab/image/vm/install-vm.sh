@@ -18,7 +18,12 @@ undivert /usr/bin/systemd-detect-virt
 rm -f $lab/grub-probe $lab/systemd-detect-virt $lab/install-base.sh
 systemctl enable --quiet systemd-networkd.service gpu-node-lab-vm.service ssh.service
 systemctl disable --quiet systemd-networkd-wait-online.service
-systemctl mask --quiet apt-daily.timer apt-daily-upgrade.timer serial-getty@ttyS0.service getty@tty1.service
+# Their random delay would take the package lock in the middle of a test.
+systemctl mask --quiet apt-daily.timer apt-daily-upgrade.timer
+# Nobody looks at a terminal, and each costs an emulated processor seconds of every boot.
+systemctl mask --quiet serial-getty@ttyS0.service getty@tty1.service e2scrub_reap.service e2scrub_all.timer \
+    fstrim.timer dpkg-db-backup.timer modprobe@efi_pstore.service proc-sys-fs-binfmt_misc.automount \
+    systemd-pstore.service
 rm -f /etc/ssh/ssh_host_*
 ssh-keygen -q -t ed25519 -N "" -f /etc/ssh/ssh_host_ed25519_key
 mkdir -p -m 700 /root/.ssh

@@ -181,7 +181,8 @@ def test_down_ends_the_process_and_removes_everything(folders: Path, monkeypatch
     monkeypatch.setattr(vm_ssh, "hang_up", lambda name: None)
     place = machine(folders, "one")
     # A stand-in for QEMU: something whose command line names the machine's folder.
-    child = subprocess.Popen(["sh", "-c", "while read line; do :; done", str(place / "disk.qcow2")], stdin=subprocess.PIPE)
+    words = ["sh", "-c", "while read line; do :; done", str(place / "disk.qcow2")]
+    child = subprocess.Popen(words, stdin=subprocess.PIPE)
     (place / "pid").write_text(str(child.pid))
     try:
         assert vm.pid_of("one") == child.pid and vm.names() == ["one"]
