@@ -113,10 +113,10 @@ def packed_already(
         found = inspect(path)
         with unpacked(root, found) as scratch:
             packed = {os.path.basename(one): _digest(runner, one) for one in _modules_in(scratch)}
+        same = packed == {os.path.basename(one): _digest(runner, one) for one in compiled}
     except ArchiveError:
         return None
     facts = {"dkms_name": dkms_name, "version": version, "kernel": kernel, "arch": arch}
-    same = packed == {os.path.basename(one): _digest(runner, one) for one in compiled}
     if not same or any(getattr(found, key) != value for key, value in facts.items()):
         return None
     return {**facts, "file": path, "sha256": sha256_of(path), "vermagic": _vermagic(runner, compiled)}
@@ -235,6 +235,7 @@ def load(runner: Runner, root: str, archive: str, sha256: str, kernel: str, chec
         if enforced and not _files.trusted(_info(runner, modules), _files.enrolled_serials(runner)):
             source = _signed_again(runner, root, found, scratch)
         _into_tree(runner, root, found, source, wanted)
+    _clear(runner, root, found, wanted)
     _install(runner, found)
     if not _in_place(runner, root, found, wanted, enforced):
         raise ArchiveError(f"DKMS reports success, but {found} is not what the kernel would load now")
@@ -257,9 +258,7 @@ def _in_place(runner: Runner, root: str, archive: Archive, wanted: Mapping[str, 
             path_below(root, path if path.startswith("/") else f"{MODULES_DIR}/{archive.kernel}/{path}")
             for path in entries
         ]
-        if len(entries) != 1 or not all(os.path.isfile(path) for path in places):
-            return False
-        if any(_digest(runner, path) != digest for path in places):
+        if len(entries) != 1 or not all(_is(runner, path, digest) for path in places):
             return False
         installed += places[1:]
     return not enforced or _files.trusted(_info(runner, installed), _files.enrolled_serials(runner))
@@ -294,8 +293,21 @@ def _into_tree(runner: Runner, root: str, archive: Archive, source: str, wanted:
     build = _build_dir(archive.dkms_name, archive.version, archive.kernel, archive.arch)
     for name, digest in wanted.items():
         path = path_below(root, build + "/module/" + name)
-        if not os.path.isfile(path) or _digest(runner, path) != digest:
+        if not _is(runner, path, digest):
             raise ArchiveError(f"dkms ldtarball of {archive.path} failed: {' '.join(said)}")
+
+
+def _clear(runner: Runner, root: str, archive: Archive, wanted: Mapping[str, str]) -> None:
+    """Remove torn modules from DKMS's own directory: it would keep them as originals, to be put back one day."""
+    link = path_below(root, f"{TREE}/{archive.dkms_name}/kernel-{archive.kernel}-{archive.arch}")
+    if os.path.islink(link) and not os.readlink(link).startswith(f"{archive.version}/"):
+        return
+    directory = path_below(root, f"{MODULES_DIR}/{archive.kernel}/updates/dkms")
+    stems = {name.split(".ko")[0] for name in wanted}
+    for path in _modules_in(directory):
+        name = os.path.basename(path)
+        if name.split(".ko")[0] in stems and not _is(runner, path, wanted.get(name, "")):
+            os.unlink(path)
 
 
 def _install(runner: Runner, archive: Archive) -> None:
@@ -332,6 +344,14 @@ def _info(runner: Runner, paths: list[str]) -> dict[str, dict[str, str]]:
 def _vermagic(runner: Runner, paths: list[str]) -> str:
     magics = {said.get("vermagic", "").strip() for said in _info(runner, paths).values()}
     return magics.pop() if len(magics) == 1 else ""
+
+
+def _is(runner: Runner, path: str, digest: str) -> bool:
+    """Whether a file is a module with that code; one that is missing or cut off is not."""
+    try:
+        return os.path.isfile(path) and _files.code_digest(runner, path) == digest
+    except _files.ModuleFileError:
+        return False
 
 
 def _digest(runner: Runner, path: str) -> str:

@@ -17,6 +17,7 @@ import hashlib
 import lzma
 import os
 import re
+import zlib
 from typing import Iterable, Mapping
 
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._kernels import MODULES_DIR
@@ -75,7 +76,7 @@ def read_module(runner: Runner, path: str) -> bytes:
         if path.endswith(".xz"):
             return lzma.decompress(data)
         return gzip.decompress(data) if path.endswith(".gz") else data
-    except (OSError, EOFError, lzma.LZMAError) as error:
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise ModuleFileError(f"{path} cannot be read: {error}") from error
 
 

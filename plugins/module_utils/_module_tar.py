@@ -95,7 +95,8 @@ def inspect(path: str) -> Archive:
                     )
                 if len(parts) >= 4 and parts[0] == _TREE:
                     pairs.add((parts[1], parts[2]))
-                    if len(parts) == 5 and parts[3] == "module":
+                    # DKMS 3.2 puts Module.symvers beside the modules.
+                    if len(parts) == 5 and parts[3] == "module" and ".ko" in parts[4]:
                         modules[parts[4]] = member.name
                 elif len(parts) == 2 and parts[0] == _ABOUT:
                     stream = tar.extractfile(member)
