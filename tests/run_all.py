@@ -1,26 +1,45 @@
 #!/usr/bin/env python3
 """Runs every check of the project in two lanes side by side and sums up.
 
-The lanes share two cores: one is busy with containers (molecule and the fault tests), the other with everything that
-needs none. Each step's output goes to reports/test/<step>.log; a step that fails shows the end of it here.
+A lane begins with its own steps: one builds the lab's images, the other does what needs no container. Then both take
+from one queue, longest first: each molecule scenario and each module of lab tests has nodes of its own. A job that
+fails stops nothing behind it. Each job's output goes to reports/test/<job>.log; of one that fails, the end is shown.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import queue
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import run_molecule
+
 ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "reports" / "test"
-#: Steps of a lane run one after the other; a failing step does not stop the ones behind it.
-LANES = (("images", "molecule", "lab-tests"), ("lint", "unit", "sanity"))
+IMAGES = "images"
+#: Make targets with which the lanes begin.
+FIRST = ((IMAGES,), ("lint", "unit", "sanity"))
+#: Make targets that go through the queue as they are, before all others.
+QUEUED: tuple[str, ...] = ()
+#: Of the rest, what takes longest; what is not named here comes behind, in the order of its name.
+LONG = ("test_driver_cases", "test_site", "nvidia_driver", "nvidia_driver_ubuntu", "nvidia_persistenced")
 HEARTBEAT_S = 30.0
 TAIL_LINES = 120
 
 _print_lock = threading.Lock()
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """One thing to run, under the name of its log."""
+
+    name: str
+    command: tuple[str, ...]
 
 
 def say(text: str) -> None:
@@ -29,18 +48,31 @@ def say(text: str) -> None:
         print(text, flush=True)
 
 
-def run_step(step: str, results: dict[str, tuple[int, float]]) -> None:
-    """Run one make target, with a sign of life, and note its exit status and duration in seconds."""
+def make(target: str) -> Job:
+    """Return the job of a make target."""
+    return Job(target, ("make", "--no-print-directory", target))
+
+
+def container_jobs(root: Path = ROOT) -> list[Job]:
+    """Return the queued targets, the scenarios of `make test` and the modules of lab tests, longest first."""
+    scenarios = [name for name in run_molecule.scenarios() if name not in run_molecule.REAL]
+    jobs = [Job(f"molecule-{name}", (sys.executable, "tests/run_molecule.py", name)) for name in scenarios]
+    for path in sorted((root / "tests/lab").glob("test_*.py")):
+        command = (sys.executable, "-m", "pytest", f"tests/lab/{path.name}", "-p", "no:xdist", "-p", "no:cacheprovider")
+        jobs.append(Job(f"lab-{path.stem}", command))
+    order = {name: number for number, name in enumerate(LONG)}
+    jobs.sort(key=lambda job: (order.get(job.name.split("-", 1)[1], len(order)), job.name))
+    return [make(target) for target in QUEUED] + jobs
+
+
+def run_job(job: Job, results: dict[str, tuple[int, float]]) -> int:
+    """Run one job, with a sign of life, and note its exit status and duration in seconds."""
     started = time.monotonic()
-    log = LOGS / f"{step}.log"
-    say(f"==> {step}: started (log: {log.relative_to(ROOT)})")
+    log = LOGS / f"{job.name}.log"
+    say(f"==> {job.name}: started (log: {log.relative_to(ROOT)})")
     with log.open("w", encoding="utf-8") as handle:
         process = subprocess.Popen(
-            ["make", "--no-print-directory", step],
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=handle,
-            stderr=subprocess.STDOUT,
+            job.command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=handle, stderr=subprocess.STDOUT
         )
         while True:
             try:
@@ -48,13 +80,14 @@ def run_step(step: str, results: dict[str, tuple[int, float]]) -> None:
                 break
             except subprocess.TimeoutExpired:
                 last = last_lines(log, 1)
-                say(f"    {step}: {time.monotonic() - started:.0f} s: {last[:140]}")
+                say(f"    {job.name}: {time.monotonic() - started:.0f} s: {last[:140]}")
     took = time.monotonic() - started
-    results[step] = (status, took)
+    results[job.name] = (status, took)
     if status != 0:
-        say(f"==> {step}: FAILED after {took:.0f} s; the end of its log:\n{last_lines(log, TAIL_LINES)}")
+        say(f"==> {job.name}: FAILED after {took:.0f} s; the end of its log:\n{last_lines(log, TAIL_LINES)}")
     else:
-        say(f"==> {step}: passed in {took:.0f} s")
+        say(f"==> {job.name}: passed in {took:.0f} s")
+    return status
 
 
 def last_lines(path: Path, count: int) -> str:
@@ -63,30 +96,56 @@ def last_lines(path: Path, count: int) -> str:
     return "\n".join(lines[-count:])
 
 
-def run_lane(lane: tuple[str, ...], results: dict[str, tuple[int, float]]) -> None:
-    """Run the steps of one lane in order."""
-    for step in lane:
-        run_step(step, results)
+class Lanes:
+    """Lanes with first steps of their own and a common queue that opens when the images are built."""
+
+    def __init__(self, jobs: list[Job]) -> None:
+        self.results: dict[str, tuple[int, float]] = {}
+        self.names = [target for lane in FIRST for target in lane] + [job.name for job in jobs]
+        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        for job in jobs:
+            self._jobs.put(job)
+        self._images_tried = threading.Event()
+
+    def run_lane(self, first: tuple[str, ...]) -> None:
+        """Run a lane's first steps, then what the queue has; without images nothing in it can run."""
+        for target in first:
+            run_job(make(target), self.results)
+            if target == IMAGES:
+                self._images_tried.set()
+        self._images_tried.wait()
+        while self.results[IMAGES][0] == 0:
+            try:
+                job = self._jobs.get_nowait()
+            except queue.Empty:
+                return
+            run_job(job, self.results)
+
+    def run(self) -> None:
+        """Run all lanes to their end."""
+        threads = [threading.Thread(target=self.run_lane, args=(first,)) for first in FIRST]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
 
 
 def main() -> int:
-    """Run all lanes; 0 when every step passed."""
+    """Run everything; 0 when every job passed."""
     LOGS.mkdir(parents=True, exist_ok=True)
-    results: dict[str, tuple[int, float]] = {}
-    threads = [threading.Thread(target=run_lane, args=(lane, results)) for lane in LANES]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    print("\nstep         result  seconds")
-    for lane in LANES:
-        for step in lane:
-            status, took = results.get(step, (1, 0.0))
-            print(f"{step:<12} {'passed' if status == 0 else 'FAILED':<7} {took:7.0f}")
-    missing = sum(len(lane) for lane in LANES) - len(results)
-    failed = sum(1 for status, _ in results.values() if status != 0) + missing
-    print(f"\n{len(results) + missing - failed} passed, {failed} failed")
-    return 1 if failed else 0
+    began = time.monotonic()
+    lanes = Lanes(container_jobs())
+    lanes.run()
+    width = max(len(name) for name in lanes.names)
+    print(f"\n{'job':<{width}} result   seconds")
+    bad = 0
+    for name in lanes.names:
+        status, took = lanes.results.get(name, (None, 0.0))
+        bad += status != 0
+        shown = "not run" if status is None else "passed" if status == 0 else "FAILED"
+        print(f"{name:<{width}} {shown:<8} {took:7.0f}")
+    print(f"\n{len(lanes.names) - bad} passed, {bad} failed or not run, in {time.monotonic() - began:.0f} s")
+    return 1 if bad else 0
 
 
 if __name__ == "__main__":
