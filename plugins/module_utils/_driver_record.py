@@ -17,7 +17,7 @@ from ansible_collections.aiinfra.gpu_node.plugins.module_utils._transaction_requ
     read_installed,
     unfinished_names,
 )
-from ansible_collections.aiinfra.gpu_node.plugins.module_utils._transaction_state import STATE_DIR, read_json
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils._transaction_state import STATE_DIR, named, read_json
 
 RECORD = STATE_DIR + "/driver.json"
 _LISTS = "var/lib/apt/lists"
@@ -98,10 +98,14 @@ def loaded_version(root: str) -> str:
 
 
 def removable(root: str, names: Mapping[str, Any], brought: list[str]) -> list[str]:
-    """Return which packages that came along may go with the driver: those that nothing else on the node relies on."""
+    """Return which packages that came along may go with the driver: those that nothing else on the node relies on.
+
+    What came along as a mere dependency and is marked as manually installed now has been asked for since: it stays.
+    """
     installed = read_installed(root)
     relations = _installed_relations(root)
-    leaving = {name for name in names if name in installed} | {name for name in brought if name in installed}
+    unclaimed = _dpkg.automatic(root) | named(root)
+    leaving = {name for name in installed if name in names or (name in brought and name in unclaimed)}
     changed = True
     while changed:
         changed = False
@@ -119,7 +123,7 @@ def _installed_relations(root: str) -> dict[str, tuple[tuple[tuple[str, ...], ..
     found = {}
     for stanza in (read_text(root, _dpkg.STATUS_FILE) or "").split("\n\n"):
         name = re.search(r"^Package: (\S+)$", stanza, re.MULTILINE)
-        if not name or " installed" not in stanza:
+        if not name or not re.search(r"^Status: \S+ \S+ installed$", stanza, re.MULTILINE):
             continue
         groups: list[tuple[str, ...]] = []
         provided: list[str] = []

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import datetime
 
-from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _apt_get, _apt_space
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _apt_get, _apt_space, _dpkg
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _transaction_repair as _repair
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _transaction_state as _state
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import Runner
@@ -173,6 +173,9 @@ class Transaction:
     ) -> None:
         former_holds = frozenset(name for name, package in before.items() if package.held)
         former = {name: before[name].version if name in before else "" for name in sorted(touched)}
+        auto = sorted(_dpkg.automatic(self._root) & touched)
+        new_tools = sorted(name for name in request.packages if request.automatic and former.get(name) == "")
+        asked = [] if request.automatic else sorted(request.packages)
         mark = {
             "started": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
             "command": ["apt-get"] + arguments,
@@ -181,6 +184,8 @@ class Transaction:
             "holds_to_restore": sorted(holds | (former_holds & frozenset(before))),
             "owner": request.owner,
             "before": former,
+            "automatic": auto + new_tools,
+            "named": asked,
         }
         _state.write_json(self._root, _state.MARK, mark)
         failure = ""
@@ -195,8 +200,9 @@ class Transaction:
         finally:
             after = read_installed(self._root)
             self._tools.set_holds(final_holds, after)
+            self._tools.mark_automatic(new_tools if final_holds is holds else auto)
             new = [name for name, version in former.items() if not version and name in after]
-            _state.note_brought(self._root, request.owner, new, self._tools.gone(former))
+            _state.note_brought(self._root, request.owner, new, self._tools.gone(former), asked)
             if not unfinished_names(self._root):
                 _state.remove_file(self._root, _state.MARK)
         if not failure and self._pending(request):

@@ -102,8 +102,10 @@ def repair(tools: Tools, mark: Mapping[str, Any]) -> list[str]:
         )
     after = read_installed(tools.root)
     tools.set_holds(frozenset(str(name) for name in mark.get("holds_to_restore") or []), after, only_add=True)
+    tools.mark_automatic(str(name) for name in mark.get("automatic") or [])
     new = [name for name, version in former.items() if not version and name in after]
-    _state.note_brought(tools.root, str(mark.get("owner") or "unknown"), new, tools.gone(former))
+    asked = [str(name) for name in mark.get("named") or []]
+    _state.note_brought(tools.root, str(mark.get("owner") or "unknown"), new, tools.gone(former), asked)
     _state.remove_file(tools.root, _state.MARK)
     return ["A run started {} was killed; repaired with: {}".format(mark.get("started", "earlier"), ", ".join(done))]
 

@@ -31,6 +31,8 @@ class Request:
         unhold: Packages not to be held afterwards.
         allow_remove: Whether packages may go that were not named.
         allow_upgrade: Whether dependencies that are installed already may be moved to a newer version.
+        automatic: Whether packages that it installs anew are marked as ones that nobody asked for, although they are
+            named: tools that something else is about to depend on.
         purge: Whether removed packages take their configuration files with them.
         update_cache: Whether the package lists are read again before a change.
         may_move: Names that the caller has judged itself, e.g. the driver's own.
@@ -45,6 +47,7 @@ class Request:
     unhold: Sequence[str] = ()
     allow_remove: bool = False
     allow_upgrade: bool = False
+    automatic: bool = False
     purge: bool = False
     update_cache: bool = False
     may_move: Callable[[str], bool] = lambda name: False

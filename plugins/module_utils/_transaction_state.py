@@ -24,6 +24,8 @@ STATE_DIR = "var/lib/gpu_node"
 MARK = STATE_DIR + "/transaction.json"
 LEDGER = STATE_DIR + "/packages.json"
 LOCK = STATE_DIR + "/transaction.lock"
+#: Beside the owners in that list: packages that we asked for by name, which is why apt takes them for somebody's wish.
+NAMED = "(named)"
 DPKG_LOCK = "var/lib/dpkg/lock-frontend"
 
 
@@ -69,14 +71,29 @@ def brought(root: str, owner: str) -> list[str]:
     return sorted(str(name) for name in entry) if isinstance(entry, list) else []
 
 
-def note_brought(root: str, owner: str, added: Iterable[str], gone: Iterable[str]) -> None:
-    """Record packages that ``owner`` brought, and forget those that are gone, whoever brought them."""
+def named(root: str) -> frozenset[str]:
+    """Return the packages that came through us and were asked for by name."""
+    return frozenset(brought(root, NAMED))
+
+
+def note_brought(root: str, owner: str, added: Iterable[str], gone: Iterable[str], asked: Iterable[str] = ()) -> None:
+    """Record packages that ``owner`` brought, and forget those that are gone, whoever brought them.
+
+    Args:
+        root: Directory that stands for ``/``.
+        owner: Whose transaction it was.
+        added: Packages that it brought.
+        gone: Packages of which nothing is left.
+        asked: Packages that it named, so that apt does not count them among those nobody asked for; noted for what
+            ``owner`` brought, now or earlier.
+    """
     ledger = read_json(root, LEDGER) or {}
     former = json.dumps(ledger, sort_keys=True)
     left = frozenset(gone)
     for name in list(ledger):
         ledger[name] = sorted(frozenset(ledger[name]) - left) if isinstance(ledger[name], list) else []
     ledger[owner] = sorted((frozenset(ledger.get(owner, [])) | frozenset(added)) - left)
+    ledger[NAMED] = sorted(frozenset(ledger.get(NAMED, [])) | (frozenset(asked) & frozenset(ledger[owner])))
     ledger = {name: names for name, names in ledger.items() if names}
     if not ledger:
         remove_file(root, LEDGER)

@@ -44,7 +44,7 @@ options:
   remove_brought:
     description:
       - Whether packages go too that earlier transactions of O(owner) brought to the node. Those that something else on
-        it needs stay.
+        it needs, or that somebody has marked as manually installed since, stay.
     type: bool
     default: false
   hold:
@@ -65,6 +65,12 @@ options:
     description:
       - Whether dependencies that are installed already may be moved to a newer version.
       - Kernels and held packages never are.
+    type: bool
+    default: false
+  automatic:
+    description:
+      - Whether packages that are installed anew are marked as automatically installed, although they are named here.
+        For tools that something else is about to depend on.
     type: bool
     default: false
   purge:
@@ -143,6 +149,7 @@ def main() -> None:
             "unhold": {"type": "list", "elements": "str", "default": []},
             "allow_remove": {"type": "bool", "default": False},
             "allow_upgrade": {"type": "bool", "default": False},
+            "automatic": {"type": "bool", "default": False},
             "purge": {"type": "bool", "default": False},
             "owner": {"type": "str", "required": True},
             "update_cache": {"type": "bool", "default": False},

@@ -26,12 +26,15 @@ class FakeNode(Runner):
         self.pulls = {}
         self.failing = {}
         self.die_in = None
+        #: Packages that nobody asked for.
+        self.automatic = set()
         #: What ``apt-get -f install`` would do beside finishing: names to remove, and name to new version.
         self.fix = {"removes": [], "moves": {}}
         self.sizes = {}
         self.calls = []
         self.environments = []
         (root / "var/lib/dpkg").mkdir(parents=True)
+        (root / "var/lib/apt").mkdir(parents=True)
         self.write()
 
     def write(self):
@@ -40,6 +43,9 @@ class FakeNode(Runner):
             for name, (want, flag, status, version) in sorted(self.packages.items())
         ]
         (self.root / "var/lib/dpkg/status").write_text("\n".join(stanzas))
+        self.automatic &= set(self.packages)
+        marks = [f"Package: {name}\nArchitecture: amd64\nAuto-Installed: 1\n" for name in sorted(self.automatic)]
+        (self.root / "var/lib/apt/extended_states").write_text("\n".join(marks))
 
     def state(self):
         return {name: entry[3] for name, entry in self.packages.items() if entry[2] == "installed"}
@@ -56,6 +62,10 @@ class FakeNode(Runner):
             for line in stdin.splitlines():
                 name, want = line.split()
                 self.packages[name][0] = want
+            self.write()
+            return CommandResult(0)
+        if argv[0] == "apt-mark":
+            (self.automatic.update if argv[1] == "auto" else self.automatic.difference_update)(argv[2:])
             self.write()
             return CommandResult(0)
         if argv[0] == "dpkg":
@@ -138,7 +148,12 @@ class FakeNode(Runner):
             return CommandResult(0, "\n".join(lines))
         for name in absent:
             del self.packages[name]
+        asked = {word.partition("=")[0] for word in words}
         for name, new in wanted.items():
+            if name in asked:
+                self.automatic.discard(name)
+            elif name not in self.packages:
+                self.automatic.add(name)
             entry = self.packages.setdefault(name, ["install", "ok", "unpacked", new])
             if entry[3] != new or entry[2] != "installed":
                 entry[2:] = ["unpacked", new]

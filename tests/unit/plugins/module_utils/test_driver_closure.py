@@ -9,7 +9,7 @@ from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _apt_prefs
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _transaction_state as state
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._closure_refuse import Refusal
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._transaction import Transaction
-from ansible_collections.aiinfra.gpu_node.plugins.module_utils._transaction_request import TransactionError
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils._transaction_request import Request, TransactionError
 from plugins.module_utils.fake_apt import FakeNode
 
 OLD, NEW = "535.183.06-1", "535.261.03-1"
@@ -121,6 +121,18 @@ def test_drv_09_removal_takes_what_came_and_nothing_else_twice(node):
     assert text(node, _apt_prefs.PINS_PATH) is None and text(node, _apt_prefs.BLACKLIST_PATH) is None
     assert text(node, _driver_record.RECORD) is None and text(node, state.LEDGER) is None
     assert closure(node).remove(check=False)[0].changed is False
+
+
+def test_drv_09_what_somebody_asked_for_since_stays(node):
+    node.available.update({"dkms": ["3"], "gcc": ["12"], "make": ["4"]})
+    node.pulls["dkms"] = ["gcc", "make"]
+    tools = Transaction(node, str(node.root), lock_timeout=1, free_bytes=lambda path: (1, 1 << 40))
+    tools.run(Request(owner=_driver_closure.OWNER, packages={"dkms": ""}, automatic=True))
+    closure(node).install(plan(NEW), check=False)
+    node.automatic -= {"make"}
+    node.write()
+    closure(node).remove(check=False)
+    assert set(node.state()) == {"bash", "cuda-toolkit-12-4", "make"}
 
 
 def test_problems_from_the_controller_stop_before_anything_is_read(node):

@@ -125,11 +125,16 @@ def test_drv_09_only_what_nothing_else_needs_goes_along(tmp_path):
         stanza("user-module", Depends="make (>= 4)"),
         stanza("nvidia-cuda-toolkit", Depends="c-compiler", Recommends="libcuda1"),
         stanza("libc6"),
+        stanza("dpkg-dev"),
     )
+    tools = ["nvidia-support", "dkms", "gcc", "make"]
+    marks = [f"Package: {name}\nArchitecture: amd64\nAuto-Installed: 1\n" for name in tools]
+    write(tmp_path, "var/lib/apt/extended_states", "\n".join(marks))
     gone = _driver_record.removable(
         str(tmp_path),
         {"libcuda1": "1", "nvidia-kernel-dkms": "1", "not-there": "1"},
-        ["nvidia-support", "dkms", "gcc", "make"],
+        # dpkg-dev came along too, and somebody has marked it as manually installed since.
+        [*tools, "dpkg-dev"],
     )
     assert gone == ["dkms", "libcuda1", "nvidia-kernel-dkms", "nvidia-support"]
 

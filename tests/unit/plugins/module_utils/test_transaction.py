@@ -127,6 +127,41 @@ def test_brought_packages_are_recorded_by_owner(node):
     assert state.brought(str(node.root), "kernel") == ["dkms"]
 
 
+def test_tools_are_marked_as_ones_that_nobody_asked_for_and_the_rest_is_noted_as_named(node):
+    node.pulls = {"dkms": ["gcc"]}
+    transaction(node).run(request({"dkms": ""}, automatic=True))
+    assert node.automatic == {"dkms", "gcc"} and state.named(str(node.root)) == set()
+    node.available["headers"] = ["1"]
+    transaction(node).run(request({"headers": "", "gcc": "12"}))
+    assert node.automatic == {"dkms"} and state.named(str(node.root)) == {"headers", "gcc"}
+    transaction(node).run(request(absent=["headers"]))
+    assert state.named(str(node.root)) == {"gcc"}
+    # What was there before keeps its mark.
+    transaction(node).run(request({"bash": ""}, automatic=True))
+    assert "bash" not in node.automatic
+
+
+def test_an_undone_run_gives_back_the_marks_too(node):
+    node.automatic = {"lib"}
+    node.write()
+    node.failing["drv", NEW] = "no"
+    with pytest.raises(TransactionError, match="former packages are back"):
+        transaction(node).run(request({"drv": NEW, "lib": NEW}))
+    assert node.automatic == {"lib"}
+
+
+def test_a_killed_run_keeps_its_marks(node):
+    node.packages["dkms"] = ["install", "ok", "half-configured", "3.0"]
+    node.packages["headers"] = ["install", "ok", "installed", "1"]
+    node.write()
+    left = {"owner": "t", "before": {"dkms": "", "headers": ""}, "automatic": ["dkms", "gone"], "named": ["headers"]}
+    mark(node).parent.mkdir(parents=True)
+    mark(node).write_text(json.dumps(left))
+    transaction(node).run(request())
+    assert node.automatic == {"dkms"} and state.named(str(node.root)) == {"headers"}
+    assert state.brought(str(node.root), "t") == ["dkms", "headers"]
+
+
 def test_krn_03_a_failing_script_brings_the_former_set_back_and_shows_the_build_log(node):
     log = node.root / "var/lib/dkms/nvidia/535/build/make.log"
     log.parent.mkdir(parents=True)
