@@ -14,13 +14,14 @@ from __future__ import annotations
 import datetime
 import os
 import re
-from typing import Any, Mapping
+from typing import Any, Mapping, Sequence
 
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils import (
     _apt_prefs,
     _apt_sources,
     _apt_space,
     _closure,
+    _dkms_guard,
     _dpkg,
     _driver_files,
     _driver_names,
@@ -34,6 +35,7 @@ from ansible_collections.aiinfra.gpu_node.plugins.module_utils._apt_universe imp
     RepositoryError,
 )
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._closure_refuse import Refusal
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils._compiled_modules import CompiledModules
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import Runner, read_text
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._transaction import Transaction
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._transaction_request import (
@@ -80,6 +82,9 @@ class Closure:
         self._root = root
         self._system = system
         self._transaction = transaction or Transaction(runner, root)
+        #: Kernels whose modules came compiled, and why others did not, after ``install``.
+        self.loaded_kernels: list[str] = []
+        self.not_loaded: list[str] = []
 
     # --- planned -----------------------------------------------------------------------------------------------------
 
@@ -251,12 +256,21 @@ class Closure:
 
     # --- present and absent ------------------------------------------------------------------------------------------
 
-    def install(self, plan: Mapping[str, Any], check: bool) -> tuple[Outcome, list[dict[str, str]]]:
+    def install(
+        self, plan: Mapping[str, Any], check: bool, archives: Sequence[Mapping[str, str]] = ()
+    ) -> tuple[Outcome, list[dict[str, str]]]:
         """Install what a plan says and record it; return the outcome and the files that change, for a diff.
 
+        Args:
+            plan: What ``plan`` returned.
+            check: Only say what would change.
+            archives: Compiled modules for it, each with ``path``, ``sha256`` and ``kernel``.
+
         Raises:
+            ArchiveError: when compiled modules do not fit; nothing has changed then.
             TransactionError: when it is refused or fails; pins and packages are then as before.
         """
+        modules = CompiledModules(self._runner, self._root, plan, archives)
         members = _driver_record.members(plan)
         former = {path: read_text(self._root, path) for path in (_apt_prefs.PINS_PATH, _apt_prefs.BLACKLIST_PATH)}
         texts = {
@@ -274,15 +288,19 @@ class Closure:
         if check:
             outcome = self._preview(request, plan, texts)
         else:
+            _dkms_guard.sweep(self._root)
             # apt has to see the new pins when it solves; they go back with the packages when that fails.
             for path in changed:
                 _driver_files.write(self._root, path, texts[path])
             try:
-                outcome = self._transaction.run(request)
+                with modules.around():
+                    outcome = self._transaction.run(request)
             except TransactionError:
                 for path in changed:
                     _driver_files.write(self._root, path, former[path])
                 raise
+            self.loaded_kernels, self.not_loaded = modules.load()
+            outcome.changed = outcome.changed or bool(self.loaded_kernels)
         record = self._record(plan, plan["request"])
         known = dict(_driver_record.read_record(self._root))
         known.pop("time", None)

@@ -150,14 +150,14 @@ def collect(
 
 
 def os_facts(root: str) -> dict[str, str]:
-    """Return ``id`` and ``version`` of the distribution, by its os-release."""
+    """Return ``id`` and ``version`` of the distribution, by its os-release, and ``machine``, what uname -m says."""
     text = read_text(root, "etc/os-release") or read_text(root, "usr/lib/os-release") or ""
     fields = {}
     for line in text.splitlines():
         key, equals, value = line.partition("=")
         if equals:
             fields[key.strip()] = value.strip().strip("\"'")
-    return {"id": fields.get("ID", ""), "version": fields.get("VERSION_ID", "")}
+    return {"id": fields.get("ID", ""), "version": fields.get("VERSION_ID", ""), "machine": os.uname().machine}
 
 
 def kernel_facts(runner: Runner, root: str, running: str, initramfs: bool) -> list[dict[str, Any]]:

@@ -161,11 +161,14 @@ def judge(runner: Runner, root: str, archive: str, sha256: str, kernel: str) -> 
     """Return an archive that may be loaded for a kernel of this node.
 
     Raises:
-        ArchiveError: when it is another file than the one recorded, or was compiled for another kernel.
+        ArchiveError: when it is another file than the one recorded, was compiled for another kernel, or could not be
+            loaded under Secure Boot.
     """
     found = _identified(runner, archive, sha256, kernel)
     with unpacked(root, found) as scratch:
         _judge_magic(runner, root, found, _modules_in(scratch))
+        if secure_boot(runner, root)["enforced"] is True:
+            _key_to_sign_with(runner, root, found, _modules_in(scratch))
     return found
 
 
@@ -232,8 +235,9 @@ def load(runner: Runner, root: str, archive: str, sha256: str, kernel: str, chec
         if check:
             return True
         source = found.path
-        if enforced and not _files.trusted(_info(runner, modules), _files.enrolled_serials(runner)):
-            source = _signed_again(runner, root, found, scratch)
+        key = _key_to_sign_with(runner, root, found, modules) if enforced else None
+        if key is not None:
+            source = _signed_again(runner, root, found, scratch, key)
         _into_tree(runner, root, found, source, wanted)
     _clear(runner, root, found, wanted)
     _install(runner, found)
@@ -264,8 +268,10 @@ def _in_place(runner: Runner, root: str, archive: Archive, wanted: Mapping[str, 
     return not enforced or _files.trusted(_info(runner, installed), _files.enrolled_serials(runner))
 
 
-def _signed_again(runner: Runner, root: str, archive: Archive, scratch: str) -> str:
-    """Return a copy of an archive whose modules carry the signature of this node's enrolled key."""
+def _key_to_sign_with(runner: Runner, root: str, archive: Archive, modules: list[str]) -> _files.SigningKey | None:
+    """Return the key that has to sign the modules before Secure Boot lets them in; None where they are signed."""
+    if _files.trusted(_info(runner, modules), _files.enrolled_serials(runner)):
+        return None
     key = _files.signing_key(runner, root)
     if key is None:
         raise ArchiveError(
@@ -273,6 +279,11 @@ def _signed_again(runner: Runner, root: str, archive: Archive, scratch: str) -> 
             "node an enrolled key of its own to sign them with. Enrol one: mokutil --import /var/lib/dkms/mok.pub, "
             "then reboot and confirm it on the console"
         )
+    return key
+
+
+def _signed_again(runner: Runner, root: str, archive: Archive, scratch: str, key: _files.SigningKey) -> str:
+    """Return a copy of an archive whose modules carry the signature of this node's enrolled key."""
     try:
         for path in _modules_in(scratch):
             _files.sign(runner, root, archive.kernel, key, path)

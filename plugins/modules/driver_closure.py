@@ -107,6 +107,27 @@ options:
   plan:
     description: What O(state=planned) returned.
     type: dict
+  module_archives:
+    description:
+      - Archives of compiled modules for the plan, on the node, as M(aiinfra.gpu_node.driver_module_archive) packs them.
+      - They are checked before anything changes. Where they serve every kernel that the packages would compile for,
+        nothing is compiled, and they are loaded after the transaction; otherwise the packages compile as always.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      path:
+        description: The file.
+        type: path
+        required: true
+      sha256:
+        description: What it was recorded with.
+        type: str
+        required: true
+      kernel:
+        description: Release of the kernel that it is for.
+        type: str
+        required: true
 """
 
 EXAMPLES = r"""
@@ -197,6 +218,11 @@ removed:
   returned: O(state=present) or O(state=absent)
   type: list
   elements: str
+loaded_kernels:
+  description: Kernels whose modules came from O(module_archives).
+  returned: O(state=present)
+  type: list
+  elements: str
 repaired:
   description: What was repaired because an earlier run had been killed.
   returned: O(state=present) or O(state=absent)
@@ -210,6 +236,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._closure_refuse import Refusal
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._driver_closure import Closure, read_system
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._driver_names import COMPONENTS, SOURCES
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils._module_archive import ArchiveError
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import SystemRunner
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._transaction_request import TransactionError
 
@@ -244,11 +271,14 @@ def run(module: AnsibleModule) -> dict[str, Any]:
     if module.params["state"] == "planned":
         return {"changed": False, "plan": closure.plan(request(module.params))}
     if module.params["state"] == "present":
-        outcome, files = closure.install(module.params["plan"], module.check_mode)
+        outcome, files = closure.install(module.params["plan"], module.check_mode, module.params["module_archives"])
+        for problem in closure.not_loaded:
+            module.warn(f"Compiled modules could not be loaded and have to be compiled here: {problem}")
     else:
         outcome, files = closure.remove(module.check_mode)
     result = outcome.as_dict()
     result["diff"] = [result["diff"], *files]
+    result["loaded_kernels"] = closure.loaded_kernels
     return result
 
 
@@ -273,6 +303,16 @@ def main() -> None:
             "prefer_prebuilt": {"type": "bool", "default": True},
             "interrupt_users": {"type": "bool", "default": False},
             "plan": {"type": "dict"},
+            "module_archives": {
+                "type": "list",
+                "elements": "dict",
+                "default": [],
+                "options": {
+                    "path": {"type": "path", "required": True},
+                    "sha256": {"type": "str", "required": True},
+                    "kernel": {"type": "str", "required": True},
+                },
+            },
         },
         required_if=[("state", "present", ["plan"])],
         supports_check_mode=True,
@@ -281,6 +321,8 @@ def main() -> None:
         result = run(module)
     except Refusal as refusal:
         module.fail_json(msg="Nothing was changed. " + " | ".join(refusal.problems), refusals=refusal.problems)
+    except ArchiveError as error:
+        module.fail_json(msg=f"Nothing was changed. nvidia_driver_module_cache: {error}")
     except TransactionError as error:
         module.fail_json(msg=str(error))
     module.exit_json(**result)

@@ -79,7 +79,7 @@ driver:
   type: dict
   contains:
     os:
-      description: C(id) and C(version) from os-release.
+      description: C(id) and C(version) from os-release, and C(machine), what C(uname -m) says.
       type: dict
     running_kernel:
       description: Release of the running kernel.
