@@ -22,6 +22,17 @@ def test_server_branch_and_open_flavour(host):
     assert f"nvidia-firmware-{branch}-server-{found['version']}" in found["packages"]
 
 
+def test_drv_02_an_allowed_redirect_is_taken_and_recorded_as_what_it_is(host):
+    """The refusal without the switch is in the scenario's preparation."""
+    if jammy(host):
+        assert record(host)["version"] == "535.288.01"
+        return
+    found = record(host)
+    assert found["version"] == "580.126.20"
+    assert {version.split("-")[0] for version in found["packages"].values()} == {"580.126.20"}
+    assert not [name for name in found["packages"] if "-570-" in name]
+
+
 def test_prebuilt_modules_are_preferred(host):
     found = record(host)
     kernel = host.check_output("uname -r")
