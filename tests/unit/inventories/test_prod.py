@@ -20,7 +20,16 @@ ROLES = sorted(path.parent.parent.name for path in (ROOT / "roles").glob("*/defa
 #: Too long for an example, and changed through tuning_sysctl_overrides.
 NOT_SHOWN = {"tuning_sysctl"}
 #: Read by playbooks, not by a role.
-OF_PLAYBOOKS = {"gpu_node_report_path", "gpu_node_serial"}
+OF_PLAYBOOKS = {
+    "gpu_node_allow_drain",
+    "gpu_node_cluster_name",
+    "gpu_node_drain_arguments",
+    "gpu_node_drain_timeout",
+    "gpu_node_kubectl",
+    "gpu_node_report_path",
+    "gpu_node_serial",
+    "kernel_upgrade_release",
+}
 
 
 def documented(role):
