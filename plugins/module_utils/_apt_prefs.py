@@ -43,6 +43,12 @@ NOUVEAU_TEXT = (
 )
 
 
+#: The same file on its way out: an early boot image that is older than it has the blacklist inside.
+NOUVEAU_GONE_TEXT = (
+    HEADER.format("#") + "# Nothing is kept away any more. It goes once the early boot images are built again.\n"
+)
+
+
 def sources_text(stanzas: str) -> str:
     """Return the sources file; empty when nothing is to be added."""
     return HEADER.format("#") + "\n" + stanzas if stanzas else ""

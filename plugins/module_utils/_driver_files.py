@@ -12,7 +12,7 @@ import stat
 import tempfile
 from typing import Any, Iterable, Mapping
 
-from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _apt_prefs
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _apt_prefs, _kernels
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _transaction_state as _state
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import path_below, read_text
 
@@ -58,6 +58,24 @@ def stale_images(root: str, kernels: Iterable[str]) -> list[str]:
         if os.path.exists(image) and (written is None or os.stat(image).st_mtime_ns < written):
             stale.append(kernel)
     return stale
+
+
+def let_nouveau_in(root: str, check: bool) -> tuple[list[dict[str, str]], list[str]]:
+    """Take the blacklist of nouveau out of its file; return a diff, and the kernels whose image still has it.
+
+    The file itself stays until those images are built again: by its age a run that follows a killed one knows them.
+    """
+    present = read_text(root, _apt_prefs.NOUVEAU_PATH)
+    if present is None:
+        return [], []
+    kernels = [kernel.release for kernel in _kernels.bootable(root)]
+    text = _apt_prefs.NOUVEAU_GONE_TEXT
+    if present == text:
+        return [], stale_images(root, kernels)
+    if not check:
+        write(root, _apt_prefs.NOUVEAU_PATH, text)
+    images = [kernel for kernel in kernels if os.path.exists(path_below(root, f"boot/initrd.img-{kernel}"))]
+    return [diff(_apt_prefs.NOUVEAU_PATH, present, text)], images
 
 
 def write(root: str, path: str, text: str | None) -> None:

@@ -18,7 +18,7 @@ description:
     It changes nothing, not even package lists; a source that is not on the node yet is read in a private directory.
   - O(state=present) does what a plan says in one transaction, pins and holds exactly that set, and records it in
     C(/var/lib/gpu_node/driver.json). When a package script fails, packages, holds and pins are as before.
-  - O(state=absent) removes exactly the recorded set and what came with it.
+  - O(state=absent) removes exactly the recorded set and what came with it, and lets nouveau in again.
   - While record, packages, holds and pins agree with the request, a plan is answered from files and apt is not opened.
 attributes:
   check_mode:
@@ -213,6 +213,11 @@ installed:
   description: Packages that were installed or moved, with their new version.
   returned: O(state=present) or O(state=absent)
   type: dict
+stale_images:
+  description: Kernels whose early boot image still keeps nouveau away, so that it has to be built again.
+  returned: O(state=absent)
+  type: list
+  elements: str
 removed:
   description: Packages that were removed.
   returned: O(state=present) or O(state=absent)
@@ -235,6 +240,7 @@ from typing import Any
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._closure_refuse import Refusal
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._driver_closure import Closure, read_system
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils._driver_files import let_nouveau_in
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._driver_names import COMPONENTS, SOURCES
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._module_archive import ArchiveError
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import SystemRunner
@@ -277,6 +283,10 @@ def run(module: AnsibleModule) -> dict[str, Any]:
     else:
         outcome, files = closure.remove(module.check_mode)
     result = outcome.as_dict()
+    if module.params["state"] == "absent":
+        more, result["stale_images"] = let_nouveau_in("/", module.check_mode)
+        files += more
+        result["changed"] = bool(result["changed"] or more)
     result["diff"] = [result["diff"], *files]
     result["loaded_kernels"] = closure.loaded_kernels
     return result
