@@ -36,6 +36,7 @@ from ansible_collections.aiinfra.gpu_node.plugins.module_utils._apt_universe imp
 )
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._closure_refuse import Refusal
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._compiled_modules import CompiledModules
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils._loaded_module import loaded_facts
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import Runner, read_text
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._transaction import Transaction
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._transaction_request import (
@@ -227,17 +228,10 @@ class Closure:
         """Add files, users of the GPUs and what the role wants to know at a glance."""
         changed = _driver_files.changed(self._root, wanted, sources_text)
         members = _driver_record.members(answer)
-        loaded = _driver_record.loaded_version(self._root)
-        moves = bool(set(answer["to_install"]) & set(members) or answer["to_remove"])
-        asks = loaded and moves and not wanted.get("interrupt_users")
-        users = _driver_record.gpu_users(self._root) if asks else []
-        if users and loaded != answer["version"]:
-            raise Refusal(
-                [
-                    f"the loaded driver {loaded} is in use and would be replaced by {answer['version']}; stop what "
-                    f"uses the GPUs first (pid, name, unit or pod): {', '.join(users)}"
-                ]
-            )
+        if (set(answer["to_install"]) & set(members) or answer["to_remove"]) and not wanted.get("interrupt_users"):
+            problem = _driver_record.in_use_problem(self._root, str(answer["version"]), str(answer["flavour"] or ""))
+            if problem:
+                raise Refusal([problem])
         answer["request"] = {key: wanted[key] for key in ("repo_uri", "prefer_prebuilt", "kernels")}
         answer.update(
             holds=sorted(members),
@@ -339,7 +333,7 @@ class Closure:
         members = _driver_record.members(record)
         names = _driver_record.removable(self._root, members, _state.brought(self._root, OWNER))
         former = {path: read_text(self._root, path) for path in (_apt_prefs.PINS_PATH, _apt_prefs.BLACKLIST_PATH)}
-        users = _driver_record.gpu_users(self._root) if names and _driver_record.loaded_version(self._root) else []
+        users = _driver_record.gpu_users(self._root) if names and loaded_facts(self._root)["version"] else []
         if users:
             raise TransactionError(
                 f"The driver is in use; stop what uses the GPUs first (pid, name, unit or pod): {', '.join(users)}"

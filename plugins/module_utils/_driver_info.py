@@ -32,6 +32,7 @@ from ansible_collections.aiinfra.gpu_node.plugins.module_utils import (
     _persistenced,
     _secureboot,
 )
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils._loaded_module import loaded_facts
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import Runner, list_dir, path_below, read_text
 
 RECORD = "var/lib/gpu_node/driver.json"
@@ -64,8 +65,6 @@ _NVML_NAMES = {
 }
 
 _LIBRARY = re.compile(r"^libnvidia-ml\.so\.(\d+\.\d+(?:\.\d+)*)$")
-# "NVIDIA UNIX x86_64 Kernel Module  535.183.06  ..." and "NVIDIA UNIX Open Kernel Module for x86_64  550.163.01  ..."
-_LOADED = re.compile(r"(?P<open>Open )?Kernel Module(?: for \S+)?\s+(?P<version>\d+\.\d+(?:\.\d+)*)")
 _BLACKLIST = re.compile(
     r"^\s*(?:blacklist\s+nouveau\s*$|install\s+nouveau\s+\S*/(?:false|true)\b|alias\s+nouveau\s+off\s*$)", re.MULTILINE
 )
@@ -183,16 +182,6 @@ def package_facts(root: str, wanted: Any) -> dict[str, dict[str, Any]]:
         name = package.name if package.name not in found else f"{package.name}:{package.architecture}"
         found[name] = package.as_dict()
     return dict(sorted(found.items()))
-
-
-def loaded_facts(root: str) -> dict[str, Any]:
-    """Return version and flavour of the nvidia module in the running kernel; version None where none is loaded."""
-    match = _LOADED.search(read_text(root, "proc/driver/nvidia/version") or "")
-    sysfs = (read_text(root, "sys/module/nvidia/version") or "").strip()
-    flavour = ""
-    if match:
-        flavour = "open" if match.group("open") else "proprietary"
-    return {"version": match.group("version") if match else (sysfs or None), "flavour": flavour}
 
 
 def library_facts(root: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any, Mapping
 
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _apt_prefs, _apt_sources, _dpkg, _gpu_holders
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._driver_origin import is_distribution
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils._loaded_module import loaded_facts
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import list_dir, read_text
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._transaction_request import (
     read_installed,
@@ -92,9 +93,23 @@ def gpu_users(root: str) -> list[str]:
     return _gpu_holders.users(root)
 
 
-def loaded_version(root: str) -> str:
-    """Return the version of the loaded module; empty where none is."""
-    return (read_text(root, "sys/module/nvidia/version") or "").strip()
+def in_use_problem(root: str, version: str, flavour: str) -> str:
+    """Return why the driver must not be replaced by this one now: work runs on another one; empty when it may be.
+
+    Packages of the same driver may be completed while it is in use. Another flavour is another driver.
+    """
+    loaded = loaded_facts(root)
+    # The module does not always tell its flavour; then the record knows what was installed.
+    present = loaded["flavour"] or str(read_record(root).get("flavour") or "")
+    same = loaded["version"] == version and (not present or not flavour or present == flavour)
+    users = [] if loaded["version"] is None or same else gpu_users(root)
+    if not users:
+        return ""
+    old, new = (f"{one} ({kind})" if kind else one for one, kind in ((loaded["version"], present), (version, flavour)))
+    return (
+        f"the loaded driver {old} is in use and would be replaced by {new}; stop what uses the GPUs first (pid, name, "
+        f"unit or pod): {', '.join(users)}"
+    )
 
 
 def removable(root: str, names: Mapping[str, Any], brought: list[str]) -> list[str]:

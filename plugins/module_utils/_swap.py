@@ -236,8 +236,8 @@ def disable(runner: Runner, root: str = "/", check_mode: bool = False) -> dict[s
     What lasts comes first, so that a run that is killed leaves no source half disabled and the next run finishes.
 
     Raises:
-        SwapError: for a line of fstab that cannot be judged, memory that cannot take in what is swapped out, or an
-            area that stays active.
+        SwapError: for a line of fstab that cannot be judged, memory that cannot take in what is swapped out, an area
+            that stays active, or a service that cannot be stopped.
     """
     facts = collect(root)
     if facts.doubtful_lines:
@@ -259,9 +259,10 @@ def disable(runner: Runner, root: str = "/", check_mode: bool = False) -> dict[s
     if off:
         result["diff"].append(_active_diff(off))
     if not check_mode:
-        if facts.services and root == "/" and os.path.isdir("/run/systemd/system"):
-            runner.run(["systemctl", "stop"] + list(facts.services), timeout=600)
+        problem = _stop(runner, root, facts.services)
         _swapoff(runner, root, off)
+        if problem:
+            raise SwapError(problem)
     result["changed"] = bool(result["diff"])
     return result
 
@@ -338,6 +339,17 @@ def _mask(root: str, name: str, check_mode: bool, result: dict[str, Any]) -> Non
     masked = (_state.read_json(root, RECORD) or {}).get("masked", [])
     _state.write_json(root, RECORD, {"masked": sorted({*masked, name})})
     os.symlink("/dev/null", file)
+
+
+def _stop(runner: Runner, root: str, services: tuple[str, ...]) -> str:
+    """Stop services that make swap; return what went wrong. They are masked: the next boot is without them."""
+    if not services or not os.path.isdir(path_below(root, "/run/systemd/system")):
+        return ""
+    done = runner.run(["systemctl", "stop", *services], timeout=600)
+    if done.ok:
+        return ""
+    reason = done.text or f"exit status {done.rc}"
+    return f"{', '.join(services)} could not be stopped and may bring swap back until the next boot: {reason}"
 
 
 def _active_diff(areas: tuple[Active, ...]) -> dict[str, str]:

@@ -222,7 +222,9 @@ def test_a_driver_in_use_is_not_replaced(lab_node):
     lab_node.sh("mv /dev/nvidia0 /dev/aside && touch /dev/nvidia0")
     pid = lab_node.out("nohup sleep 600 3</dev/nvidia0 >/dev/null 2>&1 & echo $!")
     try:
-        refused(lab_node, NEW, f"the loaded driver {OLD} is in use", f"{pid} sleep")
+        loaded = f"the loaded driver {OLD} (proprietary) is in use and would be replaced by"
+        refused(lab_node, NEW, f"{loaded} {NEW} (proprietary)", f"{pid} sleep")
+        refused(lab_node, OLD, f"{loaded} {OLD} (open)", f"{pid} sleep", nvidia_driver_flavour="open")
     finally:
         lab_node.sh(f"kill {pid}; mv /dev/aside /dev/nvidia0")
 

@@ -7,7 +7,11 @@ import os
 from pathlib import Path
 
 import pytest
-from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _driver_info, _driver_verdict
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils import (
+    _driver_info,
+    _driver_verdict,
+    _loaded_module,
+)
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import CommandResult
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -119,12 +123,12 @@ def test_drv_07_json_holds_code_18_both_versions_and_the_action(node, fake_runne
 )
 def test_loaded_module_by_both_wordings(tmp_path, text, version, flavour):
     write(tmp_path, "proc/driver/nvidia/version", text)
-    assert _driver_info.loaded_facts(str(tmp_path)) == {"version": version, "flavour": flavour}
+    assert _loaded_module.loaded_facts(str(tmp_path)) == {"version": version, "flavour": flavour}
 
 
 def test_loaded_module_by_sysfs_alone(tmp_path):
     write(tmp_path, "sys/module/nvidia/version", "580.126.20\n")
-    assert _driver_info.loaded_facts(str(tmp_path)) == {"version": "580.126.20", "flavour": ""}
+    assert _loaded_module.loaded_facts(str(tmp_path)) == {"version": "580.126.20", "flavour": ""}
 
 
 @pytest.mark.parametrize(

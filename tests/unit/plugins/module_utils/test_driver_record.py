@@ -163,6 +163,39 @@ def test_drv_11_users_of_the_gpus_are_named_and_the_persistence_daemon_is_none(t
     assert _driver_record.gpu_users(str(tmp_path)) == ["10 python3", "13 server"]
 
 
+@pytest.mark.parametrize(
+    ("kernel_says", "recorded", "wanted", "fragment"),
+    [
+        ("NVIDIA UNIX x86_64 Kernel Module  535.1.1  x", "", ("535.1.1", "proprietary"), ""),
+        (
+            "NVIDIA UNIX x86_64 Kernel Module  535.1.1  x",
+            "",
+            ("550.2.2", "proprietary"),
+            "535.1.1 (proprietary) is in use",
+        ),
+        ("NVIDIA UNIX x86_64 Kernel Module  535.1.1  x", "", ("535.1.1", "open"), "replaced by 535.1.1 (open)"),
+        ("NVIDIA UNIX Open Kernel Module for x86_64  535.1.1  x", "", ("535.1.1", "open"), ""),
+        # Only sysfs tells the version: the record knows the flavour, or nobody does.
+        ("", "proprietary", ("535.1.1", "open"), "535.1.1 (proprietary) is in use"),
+        ("", "open", ("535.1.1", "open"), ""),
+        ("", "", ("535.1.1", "open"), ""),
+    ],
+)
+def test_drv_11_a_driver_in_use_is_not_replaced_by_another_version_or_flavour(
+    tmp_path, kernel_says, recorded, wanted, fragment
+):
+    write(tmp_path, "proc/driver/nvidia/version", kernel_says)
+    write(tmp_path, "sys/module/nvidia/version", "535.1.1\n")
+    write(tmp_path, _driver_record.RECORD, json.dumps({"flavour": recorded}))
+    assert _driver_record.in_use_problem(str(tmp_path), *wanted) == ""
+    write(tmp_path, "proc/10/comm", "python3\n")
+    (tmp_path / "proc/10/fd").mkdir()
+    os.symlink("/dev/nvidia0", tmp_path / "proc/10/fd/3")
+    problem = _driver_record.in_use_problem(str(tmp_path), *wanted)
+    assert bool(problem) == bool(fragment) and fragment in problem
+    assert not fragment or "10 python3" in problem
+
+
 def test_a_record_that_cannot_be_read_is_none(tmp_path):
     write(tmp_path, _driver_record.RECORD, "{")
     assert _driver_record.read_record(str(tmp_path)) == {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _swap
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import CommandResult
 from tuning_tree import Tree
 
 NO_SWAPS = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n"
@@ -164,6 +165,20 @@ def test_a_swapoff_that_fails_is_an_error(tree, fake_runner):
     tree.write("/proc/swaps", SWAPS)
     with pytest.raises(_swap.SwapError, match="/dev/sda2: swapoff: command not found"):
         disable(tree, fake_runner())
+
+
+def test_a_service_that_does_not_stop_is_an_error_after_all_else_is_done(tree, fake_runner):
+    tree.write("/usr/lib/systemd/system/swapspace.service", "[Service]\n").write("/run/systemd/system/x", "")
+    tree.write("/proc/swaps", SWAPS)
+    runner = fake_runner(
+        {"swapoff": "", "systemctl stop": CommandResult(1, "", "Job for swapspace.service timed out.")}
+    )
+    with pytest.raises(_swap.SwapError, match="swapspace.service could not be stopped .* next boot: Job for"):
+        disable(tree, runner)
+    assert sources(tree) == [] and runner.calls == ["systemctl stop swapspace.service", "swapoff /dev/sda2"]
+    other = fake_runner({"systemctl stop": "", "swapoff": ""})
+    (tree.path / "etc/systemd/system/swapspace.service").unlink()
+    assert disable(tree, other)["changed"] and other.calls[0] == "systemctl stop swapspace.service"
 
 
 def test_a_broken_line_that_speaks_of_swap_is_refused_before_any_change(tree, runner):
