@@ -222,11 +222,17 @@ def reboot(name: str, hard: bool = False) -> None:
 
 
 def saved(name: str) -> Path:
-    """A disk that `save` kept."""
-    path = DISKS / f"{name}.qcow2"
-    if not path.exists():
-        raise LabError(f"there is no saved disk {name}")
-    return path
+    """A disk that `save` or `disk` kept."""
+    for path in (DISKS / f"{name}.qcow2", DISKS / f"{name}.raw"):
+        if path.exists():
+            return path
+    raise LabError(f"there is no saved disk {name}")
+
+
+def disk_from_container(container: str, disk: str) -> None:
+    """Keeps a node of the container level as a disk to start from; the node is stopped."""
+    vm_image.from_container(container, DISKS / f"{disk}.raw")
+    say(f"{container} is off; what was on it is kept as {disk}")
 
 
 def _root_disk(base: Path) -> str:

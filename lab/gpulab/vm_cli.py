@@ -38,6 +38,10 @@ def add_parser(commands: Any) -> None:
     save.add_argument("name")
     save.add_argument("disk")
 
+    disk = verbs.add_parser("disk", help="stop a container node and keep what is on it as a disk for `up --disk`")
+    disk.add_argument("container")
+    disk.add_argument("disk")
+
     verbs.add_parser("list", help="machines of this checkout")
 
     execute = verbs.add_parser("exec", help="run a command on a machine, through ssh")
@@ -64,6 +68,8 @@ def dispatch(options: argparse.Namespace) -> int:
         vm.kill(options.name)
     elif options.verb == "save":
         vm.save(options.name, options.disk)
+    elif options.verb == "disk":
+        vm.disk_from_container(options.container, options.disk)
     elif options.verb == "list":
         print("".join(row + "\n" for row in vm.listing()), end="")
     else:

@@ -11,6 +11,7 @@ import shutil
 import struct
 import subprocess
 from pathlib import Path
+from typing import Callable
 
 from . import build, chroot, docker, overlay, paths, vm_qemu
 from .hashing import digest, files_below
@@ -103,15 +104,36 @@ def ensure() -> Path:
 
 
 def _build(wish: Plan, target: Path) -> None:
+    def export(root: Path) -> None:
+        name = docker.docker("create", "--label", f"{build.BUILD_LABEL}={paths.ROOT}", wish.base_image, "/bin/true")
+        try:
+            _export(name.strip(), root)
+        finally:
+            docker.docker("rm", "-f", name.strip(), check=False)
+
+    _make(wish, target, export)
+
+
+def from_container(container: str, target: Path) -> None:
+    """A disk from a container node, with what was done there; its stand-ins give way to the real things."""
+    vm_qemu.ensure_host()
+    wish = build.ensure([SUITE])[SUITE]
+    with locked(FOLDER / "build.lock", "the disk of this checkout's machines"):
+        docker.docker("stop", "--time", "60", container)
+        _make(wish, target, lambda root: _export(container, root))
+
+
+def _make(wish: Plan, target: Path, export: Callable[[Path], None]) -> None:
     shutil.rmtree(WORK, ignore_errors=True)
     root = WORK / "root"
     log = paths.LOGS / "vm-disk.log"
     root.mkdir(parents=True)
     target.parent.mkdir(parents=True, exist_ok=True)
     part = WORK / "disk.raw"
+    before = key(wish)
     try:
-        with step("[vm] root file system from the base image"):
-            _export(wish.base_image, root)
+        with step("[vm] root file system from the container"):
+            export(root)
         with step("[vm] the lab's repositories and files"):
             shutil.copytree(wish.repository, root / "srv" / "lab", symlinks=True, dirs_exist_ok=True)
             overlay.apply_to_tree(files(wish.suite.name), root, log)
@@ -123,23 +145,19 @@ def _build(wish: Plan, target: Path) -> None:
             shutil.copy(source, WORK / name)
         _disk(root, part, log)
         _prepare(part, log)
-        if path_of(wish) != target:
+        if key(wish) != before:
             raise LabError("files of the lab changed while they were being used; run it again")
         part.rename(target)
     finally:
         shutil.rmtree(WORK, ignore_errors=True)
 
 
-def _export(image: str, root: Path) -> None:
-    name = docker.docker("create", "--label", f"{build.BUILD_LABEL}={paths.ROOT}", image, "/bin/true").strip()
-    try:
-        with subprocess.Popen(["docker", "export", name], stdout=subprocess.PIPE, start_new_session=True) as source:
-            argv = ["tar", "-C", str(root), "--numeric-owner", "--exclude=dev/*", "--exclude=.dockerenv", "-x"]
-            unpacked = subprocess.run(argv, stdin=source.stdout, check=False, start_new_session=True)
-        if source.returncode != 0 or unpacked.returncode != 0:
-            raise LabError(f"unpacking {image} into {root} failed")
-    finally:
-        docker.docker("rm", "-f", name, check=False)
+def _export(container: str, root: Path) -> None:
+    with subprocess.Popen(["docker", "export", container], stdout=subprocess.PIPE, start_new_session=True) as source:
+        argv = ["tar", "-C", str(root), "--numeric-owner", "--exclude=dev/*", "--exclude=.dockerenv", "-x"]
+        unpacked = subprocess.run(argv, stdin=source.stdout, check=False, start_new_session=True)
+    if source.returncode != 0 or unpacked.returncode != 0:
+        raise LabError(f"unpacking {container} into {root} failed")
 
 
 def _modules(wish: Plan, root: Path, log: Path) -> None:

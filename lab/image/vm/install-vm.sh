@@ -5,11 +5,25 @@ set -eu
 . /usr/lib/gpu-node-lab/functions.sh
 
 undivert() { # PATH-IN-PACKAGE
+    [ -e "$1.real" ] || [ -L "$1.real" ] || return 0
     rm -f "$1"
     dpkg-divert --quiet --local --rename --remove "$1"
 }
 
-[ -e "$LAB_DISK" ] || pretend_disk
+# Stand-ins of a container node, where the file system comes from one: kernel and modules are real now.
+rm -f /etc/ld.so.preload
+for tool in modprobe rmmod lsmod; do
+    for path in /sbin/$tool /bin/$tool /usr/sbin/$tool /usr/bin/$tool; do
+        undivert $path
+    done
+done
+rm -rf $lab/kmod $lab/labboot $lab/lab-boot $lab/lab-init $lab/lab-module $lab/modprobe $lab/rmmod $lab/lsmod
+rm -f $lab/libuname.so $lab/install.sh $lab/like.sh
+rm -f /etc/systemd/system/lab-boot.service /etc/systemd/system/sysinit.target.wants/lab-boot.service
+systemctl unmask --quiet systemd-remount-fs.service
+rm -f /var/lib/simgpu/state
+
+pretend_disk
 echo "grub-pc grub-pc/install_devices multiselect $LAB_DISK" | debconf-set-selections
 apt-get update
 apt-get install -y --no-install-recommends openssh-server pciutils dkms gcc make libc6-dev linux-headers-amd64
