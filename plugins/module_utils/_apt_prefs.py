@@ -62,20 +62,22 @@ def pins_text(members: Mapping[str, str], foreign: Iterable[tuple[str, str]]) ->
         foreign: (name, pin) of driver packages that another origin offers, e.g. ``release o=NVIDIA,l=NVIDIA CUDA``.
     """
     parts = [HEADER.format("#")]
+    by_pin: dict[str, list[str]] = {}
+    for name, pin in foreign:
+        # By its version alone another origin's package cannot be told from the member.
+        if name not in members or not pin.startswith("version "):
+            by_pin.setdefault(pin, []).append(name)
+    # apt takes the first record that fits a version. Another origin may have the very version of a member, as other
+    # files, so its packages are put away first; then the exact versions, before the record for everything else.
+    for pin, names in sorted(by_pin.items()):
+        parts.append(_record("Driver packages come from one origin, which is not this one.", names, pin, -1))
     by_version: dict[str, list[str]] = {}
     for name, version in members.items():
         by_version.setdefault(version, []).append(name)
-    # apt takes the first record that fits a version, so the exact ones stand before the ones for everything else.
     for version, names in sorted(by_version.items()):
         parts.append(_record("The installed driver, and only this version of it.", names, f"version {version}", 1001))
     if members:
         parts.append(_record("No other version of it is a candidate.", members, "version *", -1))
-    by_pin: dict[str, list[str]] = {}
-    for name, pin in foreign:
-        if name not in members:
-            by_pin.setdefault(pin, []).append(name)
-    for pin, names in sorted(by_pin.items()):
-        parts.append(_record("Driver packages come from one origin, which is not this one.", names, pin, -1))
     return "\n".join(parts)
 
 
