@@ -1,14 +1,17 @@
 # Copyright: aiinfra.gpu_node contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The verdict of the preflight role, judged on the controller."""
+"""The verdicts of the preflight role, judged on the controller."""
 
 from __future__ import annotations
 
-from typing import Any, Callable, Mapping
+import functools
+from pathlib import Path
+from typing import Any, Callable, Mapping, Sequence
 
+import yaml
 from ansible.errors import AnsibleFilterError
-from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _preflight, _results
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _preflight, _results, _role_variables
 
 #: Wishes that are numbers; from the command line they arrive as text.
 _NUMBERS = (
@@ -36,6 +39,28 @@ def preflight_findings(
     return _results.as_dicts(_preflight.findings(facts, wishes, data))
 
 
+def role_options(directory: str) -> dict[str, dict[str, Any]]:
+    """Return the options of all roles in a directory, by variable."""
+    return _role_options(str(directory))
+
+
+@functools.lru_cache(maxsize=None)
+def _role_options(directory: str) -> dict[str, dict[str, Any]]:
+    files = sorted(Path(directory).glob("*/meta/argument_specs.yml"))
+    if not files:
+        raise AnsibleFilterError(f"role_options: no role in {directory} has a meta/argument_specs.yml")
+    specs = {file.parts[-3]: yaml.safe_load(file.read_text(encoding="utf-8")) for file in files}
+    return _role_variables.options(specs)
+
+
+def variable_findings(
+    values: Mapping[str, Any], known: Mapping[str, Any], judged_elsewhere: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """Return findings about variables that a role would refuse."""
+    plain = _results.as_dicts([_results.Finding("", "", _results.OK, dict(values))])[0]["value"]
+    return _results.as_dicts(_role_variables.findings(plain, known, judged_elsewhere))
+
+
 def _number(name: str, value: Any) -> float:
     try:
         number = float(value)
@@ -51,4 +76,8 @@ class FilterModule:
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         """Return name to function."""
-        return {"preflight_findings": preflight_findings}
+        return {
+            "preflight_findings": preflight_findings,
+            "role_options": role_options,
+            "variable_findings": variable_findings,
+        }

@@ -80,13 +80,17 @@ def test_everything_at_once(lab_node):
             "exactly 8 (preflight_expect_gpus)",
             "node.ram [node]",
             "at least 4096 GiB (preflight_ram_min_gib)",
+            "inventory.variables [kernel_policy]: hodl, wanted gate, hold, none (role kernel)",
+            "inventory.variables [nvidia_driver_pending_reboot]: warning, wanted warn, fail (role nvidia_driver)",
             ansible_python_interpreter="/opt/other/bin/python3",
             nvidia_driver_version="535",
             nvidia_driver_flavour="open",
             preflight_expect_gpus=8,
             preflight_ram_min_gib=4096,
+            kernel_policy="hodl",
+            nvidia_driver_pending_reboot="warning",
         )
-    assert "8 reason(s)" in play.output
+    assert "10 reason(s)" in play.output
 
 
 @pytest.mark.parametrize(
