@@ -86,8 +86,9 @@ def operands(packages: Mapping[str, str], absent: Iterable[str], files: Mapping[
     return words + [f"{name}-" for name in sorted(absent)]
 
 
-#: What keeps apt-get away from every repository: it then knows what is installed and the files that it is given.
-OFFLINE = ("-o", "Dir::Etc::sourcelist=/dev/null", "-o", "Dir::Etc::sourceparts=/dev/null", "--no-download")
+#: What keeps apt-get away from every repository: it then knows what is installed and the files that it is given. Not
+#: --no-download, with which it loses the paths of files.
+OFFLINE = ("-o", "Dir::Etc::sourcelist=/dev/null", "-o", "Dir::Etc::sourceparts=/dev/null")
 
 
 def parse_simulation(result: CommandResult) -> Simulation:
