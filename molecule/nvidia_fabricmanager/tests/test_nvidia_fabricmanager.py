@@ -15,7 +15,9 @@ def switches(host):
     return host.run("cat /sys/bus/pci/devices/*/class").stdout.split().count("0x068000")
 
 
-def test_svc_03_same_version_in_the_same_set_and_held(host):
+def test_svc_03_same_version_in_the_same_set_and_held(host, switches):
+    if not switches:
+        pytest.skip("this machine has no driver, and a fabric manager that nobody asked for")
     record = json.loads(host.file("/var/lib/gpu_node/driver.json").content_string)
     assert host.package(PACKAGE).version == record["packages"][PACKAGE]
     assert record["packages"][PACKAGE].startswith(record["version"] + "-")
