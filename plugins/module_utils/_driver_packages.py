@@ -11,9 +11,12 @@ import re
 from typing import Any, Iterable, Mapping
 
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _driver_names, _driver_pins
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils._repo_login import split_login
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._results import ERROR, FAIL, OK, SKIPPED, WARN, Finding
 
 RECORD = "/var/lib/gpu_node/driver.json"
+#: What else of a request the record keeps.
+_REQUESTED = ("source", "components", "repo_uri")
 
 
 def findings(facts: Mapping[str, Any], expected: Mapping[str, Any]) -> list[Finding]:
@@ -31,6 +34,7 @@ def findings(facts: Mapping[str, Any], expected: Mapping[str, Any]) -> list[Find
         _pins(facts, members),
         _unattended(facts, members),
         _record(facts, expected),
+        *_request(facts, expected),
     ]
 
 
@@ -169,6 +173,37 @@ def _record(facts: Mapping[str, Any], expected: Mapping[str, Any]) -> Finding:
         hint = "changed since the installation: {}".format(", ".join(sorted(moved)))
         return Finding("driver.record", RECORD, FAIL, moved, record.get("version"), RECORD, hint)
     return Finding("driver.record", RECORD, OK, record.get("version"), wanted, source)
+
+
+def _request(facts: Mapping[str, Any], expected: Mapping[str, Any]) -> list[Finding]:
+    """Judge whether the installed driver still is what the inventory asks for, beside its version."""
+    record = facts.get("record") or {}
+    wanted = {key: expected[key] for key in _REQUESTED if expected.get(key) is not None and key in record}
+    if not wanted:
+        return []
+    have = {key: record[key] for key in wanted}
+    if "repo_uri" in wanted:
+        # A record of former times may have the login in it.
+        have["repo_uri"] = split_login(str(have["repo_uri"]))[0]
+    if "components" in wanted:
+        wanted["components"], have["components"] = sorted(wanted["components"]), sorted(have["components"] or [])
+    odd = [key for key in wanted if wanted[key] != have[key]]
+    names = ", ".join(f"nvidia_driver_{key}" for key in (odd or wanted))
+    if not odd:
+        return [Finding("driver.request", RECORD, OK, have, wanted, names)]
+    told = "; ".join("{} is {}, not {}".format(key, have[key] or "none", wanted[key] or "none") for key in odd)
+    hint = f"the inventory asks for another driver than the installed one ({told}): run the role nvidia_driver"
+    return [
+        Finding(
+            "driver.request",
+            RECORD,
+            FAIL,
+            {key: have[key] for key in odd},
+            {key: wanted[key] for key in odd},
+            names,
+            hint,
+        )
+    ]
 
 
 def _source(facts: Mapping[str, Any], expected: Mapping[str, Any]) -> str:

@@ -25,6 +25,7 @@ def findings(facts: Mapping[str, Any], expected: Mapping[str, Any]) -> list[Find
         expected: All keys are optional:
             ``version``: exact driver version; without it the recorded one, then the library's, is the measure;
             ``source``: distro, cuda_repo or local_repo, which says whose companions have versions of their own;
+            ``components`` and ``repo_uri`` (without a login): compared with the record, as ``source`` is;
             ``independent``: further package names with a version of their own;
             ``flavour``: open or proprietary, compared where the module tells its own;
             ``expect_gpus``: true, false or a number;

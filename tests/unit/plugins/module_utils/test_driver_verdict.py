@@ -13,6 +13,9 @@ def judge(facts, **expected):
     return _driver_verdict.findings(facts, {**WANTED, **expected})
 
 
+RECORD = "/var/lib/gpu_node/driver.json"
+
+
 def bad(findings):
     """Return what is not ok, as (check, target, status)."""
     return [(item.check, item.target, item.status) for item in findings if item.status != "ok"]
@@ -335,4 +338,32 @@ def test_krn_05_unknown_state_is_never_good():
 def test_record_missing_unreadable_or_of_another_version(record, status):
     facts = healthy()
     facts["record"] = record
-    assert one(judge(facts), "driver.record", "/var/lib/gpu_node/driver.json").status == status
+    assert one(judge(facts), "driver.record", RECORD).status == status
+
+
+@pytest.mark.parametrize(
+    ("wish", "status", "fragments"),
+    [
+        ({}, "ok", ()),
+        ({"components": ["video", "compute"]}, "ok", ()),
+        ({"components": ["compute"]}, "fail", ("components is ['compute', 'video'], not ['compute']",)),
+        ({"source": "cuda_repo"}, "fail", ("source is distro, not cuda_repo",)),
+        ({"repo_uri": "https://m/x"}, "fail", ("repo_uri is none, not https://m/x",)),
+        ({"components": ["mps"], "repo_uri": "https://m/x"}, "fail", ("components is", "repo_uri is")),
+    ],
+)
+def test_an_inventory_that_asks_for_another_driver_than_the_recorded_one_is_told(wish, status, fragments):
+    facts = healthy()
+    facts["record"].update(components=["compute", "video"], repo_uri="")
+    found = one(judge(facts, **{"source": "distro", "repo_uri": "", **wish}), "driver.request", RECORD)
+    assert found.status == status and all(fragment in found.hint for fragment in fragments)
+    assert set(found.value) == (set(wish) if status == "fail" else {"source", "repo_uri", *wish})
+
+
+def test_what_was_not_recorded_or_not_wished_is_not_compared():
+    facts = healthy()
+    assert not [
+        item for item in _driver_verdict.findings(facts, {"version": VERSION}) if item.check == "driver.request"
+    ]
+    facts["record"] = None
+    assert not [item for item in judge(facts, components=["mps"]) if item.check == "driver.request"]
