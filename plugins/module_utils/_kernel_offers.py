@@ -136,7 +136,9 @@ def _target(
     release = str(metas[meta]["release"])
     if not release:
         return "", [f"kernel_upgrade_release is newest, and {meta} does not tell which kernel it brings: {allowed}"]
-    return release, []
+    # A node that was brought to a newer kernel on purpose stays with it.
+    running = str(facts["running_kernel"])
+    return max(release, running, key=_kernels.release_key), []
 
 
 def _packages(

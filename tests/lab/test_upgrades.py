@@ -76,13 +76,14 @@ def start(lab_node):
 
 @pytest.fixture
 def worker(lab_node):
-    """A service that works on a GPU."""
-    lab_node.sh("systemd-run --quiet --unit=serving sh -c 'exec 3</dev/nvidia0; exec sleep infinity'")
+    """A service that has a GPU open; a container may not really open the device, a descriptor of its path will do."""
+    code = "import os, time; os.open('/dev/nvidia0', os.O_PATH); time.sleep(10**6)"
+    lab_node.sh(f'systemd-run --quiet --unit=serving python3 -c "{code}"')
     pid = lab_node.out("systemctl show -P MainPID serving")
     wait_until(
         "the open device", lambda: lab_node.sh(f"ls -l /proc/{pid}/fd | grep nvidia0", check=False).returncode == 0
     )
-    yield f"{pid} sleep (serving.service)"
+    yield f"{pid} python3 (serving.service)"
     lab_node.sh("systemctl stop serving", check=False)
 
 

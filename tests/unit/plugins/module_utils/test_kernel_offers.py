@@ -84,6 +84,12 @@ def test_newest_on_a_node_that_has_it_changes_nothing(offers):
     assert (plan["release"], plan["already"], plan["packages"], plan["metas"]) == (NOW, True, {}, {})
 
 
+def test_newest_never_leads_to_an_older_kernel(offers):
+    plan = _kernel_offers.plan(facts(NOW, NEXT, running=NEXT, default=NEXT), offers, "newest")
+    assert (plan["release"], plan["already"]) == (NEXT, True)
+    assert _kernel_offers.plan(facts(NOW, NEXT, running=NEXT, default=NEXT), offers, NOW)["boot"]
+
+
 def test_newest_takes_the_metas_along_once_the_kernel_serves(offers):
     behind = facts(
         OLD,
