@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[3]
 PIN = "535.261.03"
 
 
@@ -30,6 +34,51 @@ def test_the_module_compiled_for_the_kernel(host):
     kernel = host.check_output("uname -r")
     assert f"nvidia-current/{PIN}, {kernel}, x86_64: installed" in host.check_output("dkms status")
     assert host.check_output(f"modinfo -k {kernel} -F version nvidia-current") == PIN
+
+
+def module(host, **arguments):
+    """Run the collection's module for compiled modules on the node."""
+    name = host.backend.get_hostname()
+    command = [
+        "ansible",
+        name,
+        "-i",
+        os.environ["MOLECULE_INVENTORY_FILE"],
+        "-m",
+        "aiinfra.gpu_node.driver_module_archive",
+    ]
+    done = subprocess.run(
+        [*command, "-a", json.dumps(arguments)],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env={
+            **os.environ,
+            "ANSIBLE_NOCOLOR": "1",
+            "ANSIBLE_LOAD_CALLBACK_PLUGINS": "1",
+            "ANSIBLE_STDOUT_CALLBACK": "minimal",
+        },
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout[done.stdout.index("{") :])
+
+
+def test_what_was_compiled_is_packed_and_loaded_without_compiling(host):
+    kernel = host.check_output("uname -r")
+    known = f"-m nvidia-current -v {PIN} -k {kernel}"
+    wanted = {"dkms_name": "nvidia-current", "version": PIN, "kernels": [kernel], "directory": "/root/modules"}
+    (packed,) = module(host, state="packed", **wanted)["archives"]
+    archives = [{"path": packed["file"], "sha256": packed["sha256"], "kernel": kernel}]
+    assert not module(host, state="loaded", archives=archives)["changed"]
+    host.run_expect([0], f"dkms unbuild {known} && mv /usr/bin/make /root/make")
+    try:
+        assert host.run(f"modinfo -k {kernel} nvidia-current").rc != 0
+        assert module(host, state="loaded", archives=archives)["loaded"] == [kernel]
+    finally:
+        host.run_expect([0], "mv /root/make /usr/bin/make")
+    assert host.check_output(f"modinfo -k {kernel} -F version nvidia-current") == PIN
+    assert "installed" in host.check_output(f"dkms status {known}")
 
 
 def test_drv_06_neither_apt_nor_the_updater_proposes_any_of_it(host):
