@@ -18,10 +18,9 @@ BYSTANDERS = ("cuda-toolkit-12-4", "cuda-nvcc-12-4")
 
 
 def drive(node, version, *arguments, **variables):
-    """Run the role with the proprietary flavour unless told otherwise."""
-    return node.play(
-        PLAYBOOK, *arguments, **{"nvidia_driver_version": version, "nvidia_driver_flavour": "proprietary", **variables}
-    )
+    """Run the role with the proprietary flavour unless told otherwise; the headers are there from the start."""
+    wishes = {"nvidia_driver_version": version, "nvidia_driver_flavour": "proprietary", "without_headers": True}
+    return node.play(PLAYBOOK, *arguments, **{**wishes, **variables})
 
 
 def versions(node):
@@ -60,6 +59,12 @@ def refused(node, version, *fragments, **variables):
     return play
 
 
+def findings(path):
+    """Return the findings of the only node of a report."""
+    (report,) = json.loads((path / "report.json").read_text())["nodes"]
+    return report["findings"]
+
+
 def task_lines(play, title):
     """Return what happened in the tasks of a title: the first word after each."""
     lines = play.output.splitlines()
@@ -79,7 +84,7 @@ def key(lab_node, tmp_path_factory):
     }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def start(lab_node):
     """Headers and bystanders first; then the packages from which the removal is judged."""
     lab_node.sh(
@@ -111,7 +116,7 @@ def start(lab_node):
         ),
     ],
 )
-def test_bad_input_names_the_variable_and_changes_nothing(lab_node, start, variables, fragments):
+def test_bad_input_names_the_variable_and_changes_nothing(lab_node, variables, fragments):
     refused(lab_node, NEW, *fragments, **variables)
 
 
@@ -164,7 +169,7 @@ def test_a_broken_package_database_is_refused_with_the_repair(lab_node):
     status = "sed -i '/^Package: bash$/,/^$/s/^Status: .*/Status: install ok {}/' /var/lib/dpkg/status"
     lab_node.sh(status.format("half-configured"))
     try:
-        refused(lab_node, NEW, "bash", "dpkg --configure -a && apt-get -f install", without_headers=True)
+        refused(lab_node, NEW, "bash", "dpkg --configure -a && apt-get -f install")
     finally:
         lab_node.sh(status.format("installed"))
 
@@ -196,23 +201,38 @@ def test_krn_04_the_second_run_changes_nothing_and_nouveau_keeps_the_verdict_red
     assert lab_node.out("cat /sys/module/nvidia/version") == OLD
 
 
-def test_drv_06_updates_propose_nothing_of_the_set_and_a_lost_hold_is_seen(lab_node):
+def nightly(node):
+    """Return what the nightly updater would upgrade; it fails the test unless it came to a decision."""
+    dry = node.out("unattended-upgrade --dry-run --debug 2>&1")
+    chosen = [line.split(":", 1)[1] for line in dry.splitlines() if "Packages that will be upgraded:" in line]
+    assert chosen or "No packages found that can be upgraded unattended" in dry, dry[-3000:]
+    return set(" ".join(chosen).split())
+
+
+def test_drv_06_updates_propose_nothing_of_the_set_and_a_lost_hold_is_seen(lab_node, tmp_path):
     names = set(members(lab_node))
+    files = "/etc/apt/preferences.d/gpu-node-nvidia.pref /etc/apt/apt.conf.d/52gpu-node-nvidia"
     # Without the holds, pins and the updater's blacklist have to do it alone.
-    lab_node.sh("apt-mark unhold $(apt-mark showhold) >/dev/null")
+    lab_node.sh("mkdir /root/aside; apt-mark unhold $(apt-mark showhold) >/dev/null")
     try:
         upgrade = lab_node.out("apt-get -s dist-upgrade | grep ^Inst || true")
         assert not {line.split()[1] for line in upgrade.splitlines()} & names
-        dry = lab_node.out("unattended-upgrade --dry-run --debug 2>&1 || true")
-        chosen = [line.split(":", 1)[1] for line in dry.splitlines() if "Packages that will be upgraded:" in line]
-        assert not set(" ".join(chosen).split()) & names
-        assert "^libnvidia-ml1$" in dry
+        assert not nightly(lab_node) & names
+        # Without these either, the updater takes what security offers: the line above can fail.
+        lab_node.sh(f"mv {files} /root/aside")
+        assert nightly(lab_node) & names
     finally:
+        lab_node.sh(
+            "cd /root/aside && for file in *.pref; do [ ! -e $file ] || mv $file /etc/apt/preferences.d; done; "
+            "for file in 52*; do [ ! -e $file ] || mv $file /etc/apt/apt.conf.d; done; rmdir /root/aside"
+        )
         lab_node.sh("apt-mark hold {} >/dev/null".format(" ".join(names)))
     lab_node.sh("apt-mark unhold libnvidia-ml1 >/dev/null")
-    lab_node.play("playbooks/verify.yml", nvidia_driver_version=OLD, nvidia_driver_flavour="proprietary").refused(
-        "libnvidia-ml1"
-    )
+    wishes = {"nvidia_driver_version": OLD, "nvidia_driver_flavour": "proprietary"}
+    lab_node.play("playbooks/verify.yml", **wishes, gpu_node_report_path=str(tmp_path)).refused("libnvidia-ml1")
+    (found,) = [item for item in findings(tmp_path) if item["check"] == "driver.holds"]
+    assert found["status"] == "fail" and "libnvidia-ml1" in found["hint"], found
+    assert "libnvidia-ml1" in found["expected"] and "libnvidia-ml1" not in found["value"], found
     assert drive(lab_node, OLD).passed().changed(lab_node.name) == 1
     assert_whole(lab_node, OLD)
 
@@ -264,26 +284,43 @@ def test_krn_03_a_build_that_fails_brings_the_former_driver_back_with_the_cause(
 
 
 def candidates(node, *names):
-    """Return the candidate version of each package, by apt's own policy."""
-    text = node.out("apt-cache policy {}".format(" ".join(names)))
-    found, name = {}, ""
-    for line in text.splitlines():
-        if line and not line.startswith(" "):
-            name = line.rstrip(":")
-        elif "Candidate:" in line:
-            found[name] = line.split()[-1]
+    """Return the candidate version of each package and where apt would take it from, by apt's own policy."""
+    found, name, candidate, in_candidate = {}, "", "", False
+    for line in node.out("apt-cache policy {}".format(" ".join(names))).splitlines():
+        words = line.split()
+        if not line.startswith(" "):
+            name = words[0].rstrip(":")
+        elif words[0] == "Candidate:":
+            candidate = words[1]
+            found[name] = (candidate, set())
+        elif not line.startswith("        "):  # a row of the version table: maybe "***", the version and its priority
+            # Two origins may have one version as different files, which are two rows.
+            in_candidate = words[-2] == candidate and int(words[-1]) > 0
+        elif in_candidate and words[1].startswith("file:"):
+            found[name][1].add("cuda" if words[1].startswith("file:/srv/lab/cuda") else "debian")
     return found
 
 
+#: In both origins under the same name (in CUDA's also newer than any other), in one only, and no driver package at all.
+BOTH, CUDA_ONLY, DEBIAN_ONLY = ("libcuda1", "libnvidia-ml1", "nvidia-persistenced"), "nvidia-driver-cuda", "nvidia-smi"
+UNRELATED = ("bash", "dkms", "linux-image-amd64")
+
+
 def test_drv_05_the_chosen_origin_owns_all_names_and_nothing_else(lab_node, key):
+    before = candidates(lab_node, *UNRELATED)
+    assert {place for _, places in candidates(lab_node, *BOTH).values() for place in places} == {"debian"}
     drive(lab_node, NEW, **key).passed()
     found = record(lab_node)
-    assert found["source"] == "cuda_repo" and "nvidia-driver-cuda" in found["packages"]
+    assert found["source"] == "cuda_repo" and CUDA_ONLY in found["packages"]
     assert set(found["packages"].values()) == {f"{NEW}-1"}
     assert "nvidia-smi" not in versions(lab_node)
-    bystander = candidates(lab_node, "cuda-toolkit-12-4", "bash", "nvidia-kernel-common")
-    assert bystander["cuda-toolkit-12-4"].startswith("12.4") and bystander["bash"] != "(none)"
-    assert candidates(lab_node, "nvidia-smi")["nvidia-smi"] == "(none)"
+    # Both origins are there; every member is CUDA's, Debian's own names are out of the way, and nothing else moved.
+    everyone = members(lab_node)
+    assert set(BOTH) <= set(everyone)
+    assert candidates(lab_node, *everyone) == {name: (version, {"cuda"}) for name, version in everyone.items()}
+    assert candidates(lab_node, DEBIAN_ONLY)[DEBIAN_ONLY][0] == "(none)"
+    assert candidates(lab_node, *UNRELATED) == before
+    assert candidates(lab_node, "cuda-toolkit-12-4")["cuda-toolkit-12-4"] == ("12.4.1-1", {"cuda"})
     assert drive(lab_node, NEW, **key).passed().changed(lab_node.name) == 0
 
 
@@ -302,6 +339,21 @@ def test_cud_02_one_definition_also_after_the_keyring_package(lab_node, key):
     lab_node.sh("apt-get -qq update")
     assert drive(lab_node, NEW, **key).passed().changed(lab_node.name) == 0
     lab_node.sh("dpkg -P cuda-keyring >/dev/null")
+
+
+def test_a_local_repository_on_the_node_is_installed_from_under_its_own_source(lab_node, key):
+    """As NVIDIA's driver-local-repo package leaves it: a directory on the node with files, lists and a signature."""
+    place = "/var/nvidia-driver-local-repo-debian12-580.126.20"
+    lab_node.sh(f"cp -r /srv/lab/cuda/debian12/x86_64 {place}")
+    local = {**key, "nvidia_driver_source": "local_repo", "nvidia_driver_repo_uri": f"file:{place}"}
+    drive(lab_node, "580.126.20", **local).passed()
+    assert_whole(lab_node, "580.126.20")
+    everyone = members(lab_node)
+    assert record(lab_node)["source"] == "local_repo" and CUDA_ONLY in everyone
+    policy = lab_node.out("apt-cache policy {}".format(" ".join(everyone)))
+    assert policy.count(f"file:{place}") >= len(everyone) and "file:/srv/lab/cuda" not in policy
+    assert f"URIs: file:{place}" in lab_node.out("cat /etc/apt/sources.list.d/gpu-node-nvidia.sources")
+    assert drive(lab_node, "580.126.20", **local).passed().changed(lab_node.name) == 0
 
 
 #: A mirror that lets in nobody but apt:q9x/z7.
@@ -340,10 +392,25 @@ def test_a_login_in_the_address_is_kept_in_one_file_and_shown_nowhere(lab_node, 
 
 
 def test_drv_05_flipping_the_source_flips_the_set(lab_node):
+    # Somebody keeps CUDA's repository, for its toolkits: it stays a source, with newer drivers at a higher priority.
+    lab_node.sh(
+        "echo 'deb [signed-by=/srv/lab/keys/cuda.asc] file:/srv/lab/cuda/debian12/x86_64 /' "
+        "> /etc/apt/sources.list.d/toolkits.list; "
+        "printf 'Package: *\\nPin: release l=NVIDIA CUDA\\nPin-Priority: 600\\n' > /etc/apt/preferences.d/toolkits; "
+        "apt-get -qq update"
+    )
+    before = candidates(lab_node, *UNRELATED, "cuda-toolkit-12-4")
     drive(lab_node, NEW).passed()
     assert_whole(lab_node, NEW)
-    assert "nvidia-driver-cuda" not in versions(lab_node)
+    assert CUDA_ONLY not in versions(lab_node)
+    everyone = members(lab_node)
+    assert {*BOTH, DEBIAN_ONLY} <= set(everyone)
+    assert candidates(lab_node, *everyone) == {name: (version, {"debian"}) for name, version in everyone.items()}
+    assert candidates(lab_node, CUDA_ONLY)[CUDA_ONLY][0] == "(none)"
+    assert candidates(lab_node, *UNRELATED, "cuda-toolkit-12-4") == before
     assert lab_node.sh("test -e /etc/apt/keyrings/gpu-node-nvidia.asc", check=False).returncode == 1
+    lab_node.sh("rm /etc/apt/sources.list.d/toolkits.list /etc/apt/preferences.d/toolkits; apt-get -qq update")
+    assert drive(lab_node, NEW).passed().changed(lab_node.name) == 0
 
 
 # --- and away again --------------------------------------------------------------------------------------------------
