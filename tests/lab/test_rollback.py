@@ -11,7 +11,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import GPULAB, wait_until
+
+from tests.lab.conftest import GPULAB, wait_until
 
 NODE_UP = ["--suite", "bookworm", "--gpus", "2"]
 DRIVER, OTHER = "535.183.06", "535.261.03"
