@@ -31,12 +31,6 @@ _MAKE_LOG = re.compile(r"/var/lib/dkms/[^\s'\"]*make\.log")
 _FAILED_PACKAGE = re.compile(r"^dpkg: error processing (?:package|archive) (\S+)", re.MULTILINE)
 _STANZA_SIZE = re.compile(r"^(Package|Version|Installed-Size|Size):[ \t]*(\S+)", re.MULTILINE)
 
-#: Packages that are a kernel: images, their modules and the metas that pull them. Headers and NVIDIA's modules are not.
-_KERNEL = re.compile(
-    r"^linux-(?:image|image-unsigned|modules|modules-extra)-(?!nvidia-[0-9])|"
-    r"^linux-(?:generic|virtual|server|lowlatency|aws|azure|gcp|oracle|nvidia)(?:-|$)"
-)
-
 
 @dataclasses.dataclass(frozen=True)
 class Simulation:
@@ -51,11 +45,6 @@ class Simulation:
     installs: Mapping[str, tuple[str, str]]
     removes: Mapping[str, str]
     error: str = ""
-
-
-def is_kernel(name: str) -> bool:
-    """Whether a package is a kernel image, a kernel's own modules, or a meta package that pulls one."""
-    return bool(_KERNEL.match(name))
 
 
 def options(lock_timeout: int = 0) -> list[str]:

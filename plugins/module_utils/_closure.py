@@ -13,7 +13,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _apt_get, _apt_prefs, _dpkg, _driver_names
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils import (
+    _apt_get,
+    _apt_prefs,
+    _dpkg,
+    _driver_names,
+    _kernel_names,
+)
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._closure_pick import Candidate, Picker, candidates
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._closure_refuse import Refusal, explain, redirect
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._driver_origin import Owned, foreign_pins
@@ -296,6 +302,6 @@ def _toolchain_moves(universe: Universe, plan: Plan, simulation: _apt_get.Simula
         name
         for name in moved
         if alone.installs.get(name) == simulation.installs[name]
-        and not _apt_get.is_kernel(name)
+        and not _kernel_names.is_kernel(name)
         and _dpkg.compare_versions(*simulation.installs[name]) < 0
     )

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import datetime
 import os
-import re
 from typing import Any, Mapping, Sequence
 
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils import (
@@ -364,10 +363,3 @@ class Closure:
         """Return the source files of others that were diverted on our behalf."""
         lines = (read_text(self._root, "var/lib/dpkg/diversions") or "").splitlines()
         return [path for path, target in zip(lines[::3], lines[1::3]) if target == path + _apt_prefs.DIVERTED]
-
-
-def read_system(root: str) -> dict[str, str]:
-    """Return ``id`` and ``codename`` of the distribution, by its os-release."""
-    text = read_text(root, "etc/os-release") or read_text(root, "usr/lib/os-release") or ""
-    fields = dict(re.findall(r'^([A-Z_]+)="?([^"\n]*)"?$', text, re.MULTILINE))
-    return {"id": fields.get("ID", ""), "codename": fields.get("VERSION_CODENAME", "")}

@@ -25,9 +25,11 @@ from ansible_collections.aiinfra.gpu_node.plugins.module_utils import (
     _gpu_holders,
     _grub,
     _initramfs,
+    _kernel_names,
     _kernel_policy,
     _kernels,
     _modules_index,
+    _os_release,
     _pci,
     _persistenced,
     _secureboot,
@@ -109,14 +111,14 @@ def collect(
     nvml = nvml_state(loaded["version"], library["version"])
     # A driver that cannot work is not asked: the answer is known, and a client may hang.
     ask_modes = persistence and bool(gpus) and nvml["code"] == NVML_OK
-    kernel_packages = package_facts(root, lambda name: bool(_kernel_policy.PACKAGE.match(name)))
+    kernel_packages = package_facts(root, _kernel_names.is_kernel_package)
     asked = _kernel_policy.questions(kernels, kernel_packages) if kernel_candidates else []
     secure_boot = _secureboot.secure_boot(runner, root)
     if secure_boot["enforced"]:
         secure_boot["signers"] = _secureboot.trusted_signers(runner, root)
         secure_boot["keys"] = _secureboot.signing_keys(runner, root)
     return {
-        "os": os_facts(root),
+        "os": _os_release.read(root),
         "running_kernel": release,
         "kernels": kernels,
         "boot": _grub.boot_facts(root),
@@ -146,17 +148,6 @@ def collect(
         "holders": _gpu_holders.holders(root) if holders else None,
         "reboot": reboot_facts(loaded["version"], library["version"], gpus, bool(nouveau["bound"])),
     }
-
-
-def os_facts(root: str) -> dict[str, str]:
-    """Return ``id`` and ``version`` of the distribution, by its os-release, and ``machine``, what uname -m says."""
-    text = read_text(root, "etc/os-release") or read_text(root, "usr/lib/os-release") or ""
-    fields = {}
-    for line in text.splitlines():
-        key, equals, value = line.partition("=")
-        if equals:
-            fields[key.strip()] = value.strip().strip("\"'")
-    return {"id": fields.get("ID", ""), "version": fields.get("VERSION_ID", ""), "machine": os.uname().machine}
 
 
 def kernel_facts(runner: Runner, root: str, running: str, initramfs: bool) -> list[dict[str, Any]]:

@@ -55,7 +55,7 @@ def closure(facts: Mapping[str, Any]) -> dict[str, str]:
 def carriers(facts: Mapping[str, Any], expected: Mapping[str, Any]) -> dict[str, str]:
     """Return the installed packages whose upstream version has to be the driver's, by name."""
     record = facts.get("record") or {}
-    independent = set(record.get("independent") or {}) | set(expected.get("independent") or [])
+    independent = set(record.get("independent") or {})
     source = str(expected.get("source") or record.get("source") or "distro")
     packagings = _driver_names.packagings(source, facts["os"]["id"]) if source in _driver_names.SOURCES else ()
     found = {}

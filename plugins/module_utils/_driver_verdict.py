@@ -26,9 +26,7 @@ def findings(facts: Mapping[str, Any], expected: Mapping[str, Any]) -> list[Find
             ``version``: exact driver version; without it the recorded one, then the library's, is the measure;
             ``source``: distro, cuda_repo or local_repo, which says whose companions have versions of their own;
             ``components`` and ``repo_uri`` (without a login): compared with the record, as ``source`` is;
-            ``independent``: further package names with a version of their own;
             ``flavour``: open or proprietary, compared where the module tells its own;
-            ``expect_gpus``: true, false or a number;
             ``pending_reboot``: status of what a reboot alone will mend: ``fail`` (default) or ``warn``.
     """
     wanted = wanted_version(facts, expected)
@@ -39,7 +37,6 @@ def findings(facts: Mapping[str, Any], expected: Mapping[str, Any]) -> list[Find
         *_boot(facts, wanted),
         *_dkms_findings(facts, wanted),
         _secure_boot(facts, wanted),
-        *_gpus(facts, expected),
         *_loaded(facts, expected, wanted),
         *_nouveau(facts, expected),
     ]
@@ -219,20 +216,6 @@ def _secure_boot(facts: Mapping[str, Any], wanted: str | None) -> Finding:
         return Finding(check, "node", OK, state["state"], "signed modules", source)
     hint = "the kernel will refuse the module of {}".format(", ".join(unknown)) + enrolment_hint(state)
     return Finding(check, "node", FAIL, unknown, "signed by an enrolled key", source, hint)
-
-
-def _gpus(facts: Mapping[str, Any], expected: Mapping[str, Any]) -> list[Finding]:
-    count, want = len(facts["gpus"]), expected.get("expect_gpus")
-    source = "preflight_expect_gpus"
-    if want is None:
-        return []
-    if isinstance(want, bool):
-        good = count > 0 if want else True
-        shown: Any = "at least one" if want else "none needed"
-    else:
-        good, shown = count == int(want), int(want)
-    hint = "" if good else "GPUs on PCI do not match what the inventory says"
-    return [Finding("driver.gpus", "node", OK if good else FAIL, count, shown, source, hint)]
 
 
 def _loaded(facts: Mapping[str, Any], expected: Mapping[str, Any], wanted: str | None) -> list[Finding]:

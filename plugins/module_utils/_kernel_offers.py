@@ -14,7 +14,12 @@ from __future__ import annotations
 import re
 from typing import Any, Mapping
 
-from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _driver_info, _kernel_policy, _kernels
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils import (
+    _driver_info,
+    _kernel_names,
+    _kernel_policy,
+    _kernels,
+)
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import Runner
 
 #: Taken as the release: whatever the kernel meta package of the node brings.
@@ -40,7 +45,7 @@ def read(runner: Runner, root: str, running: str) -> dict[str, Any]:
         ``installed``, ``candidate``, ``release`` (kernel of the candidate) and ``headers`` (version of the headers meta
         that goes with it, None where none does), those of the running kernel's flavour first.
     """
-    packages = _driver_info.package_facts(root, lambda name: bool(_kernel_policy.PACKAGE.match(name)))
+    packages = _driver_info.package_facts(root, _kernel_names.is_kernel_package)
     metas = _kernel_policy.image_metas(packages)
     listed = runner.run(["apt-cache", "pkgnames", "linux-"], timeout=120.0).out.split()
     images = [name for name in listed if _KERNEL.match(name) and not _SKIPPED.search(name)]

@@ -23,11 +23,6 @@ from ansible_collections.aiinfra.gpu_node.plugins.module_utils._results import (
 GATE, HOLD, NONE = "gate", "hold", "none"
 POLICIES = (GATE, HOLD, NONE)
 
-#: Packages of the kernel itself; prebuilt driver modules belong to the driver.
-PACKAGE = re.compile(
-    r"^linux-(?:image|headers|modules|modules-extra)-(?!nvidia)"
-    r"|^linux-(?:generic|lowlatency|virtual|realtime|server|aws|azure|gcp|gke|ibm|kvm|nvidia|oracle|raspi)(?:-.*)?$"
-)
 #: linux-image-amd64, linux-image-generic-hwe-22.04 and alike; an image of one release starts with a number.
 _IMAGE_META = re.compile(r"^linux-image-(?!unsigned-)(\D.*)$")
 #: Debian's metas. Their headers depend on the image of the same version: a newer headers meta would bring a new kernel.

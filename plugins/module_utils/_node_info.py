@@ -24,6 +24,7 @@ from ansible_collections.aiinfra.gpu_node.plugins.module_utils import (
     _clock,
     _dpkg,
     _fstab,
+    _os_release,
     _pci,
     _reach,
     _secureboot,
@@ -38,7 +39,6 @@ _CPU = "sys/devices/system/cpu"
 _CPU_NAME = re.compile(r"^cpu[0-9]+$")
 _KERNEL_GCC = re.compile(r"\bgcc(?:-\d+)?\b[^,\n]*?(\d+)\.\d+\.\d+")
 _GCC_LINK = re.compile(r"gcc-(\d+)$")
-_OS_FIELD = re.compile(r"^([A-Z_]+)=(.*)$", re.MULTILINE)
 #: DMI product or vendor to the name of the virtual machine monitor.
 _MONITORS = (
     ("kvm", "kvm"),
@@ -67,7 +67,7 @@ def collect(
         secure_boot["keys"] = _secureboot.signing_keys(runner, root)
     return {
         "time": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "os": operating_system(root),
+        "os": _os_release.read(root),
         "architecture": os.uname().machine,
         "kernel": os.uname().release,
         "virtualisation": virtualisation(root),
@@ -106,18 +106,6 @@ def everything(runner: Runner, params: Mapping[str, Any], root: str = "/") -> di
     facts = dict(collect(runner, root), sources_error=sources["error"], addresses=addresses)
     facts["packages"]["lock"] = lock
     return facts
-
-
-def operating_system(root: str) -> dict[str, str]:
-    """Return ``id``, ``version``, ``codename`` and ``name`` of os-release; empty texts where it is missing."""
-    text = read_text(root, "etc/os-release") or read_text(root, "usr/lib/os-release") or ""
-    fields = {key: value.strip().strip("\"'") for key, value in _OS_FIELD.findall(text)}
-    return {
-        "id": fields.get("ID", ""),
-        "version": fields.get("VERSION_ID", ""),
-        "codename": fields.get("VERSION_CODENAME", ""),
-        "name": fields.get("PRETTY_NAME", ""),
-    }
 
 
 def virtualisation(root: str) -> dict[str, str | None]:

@@ -24,6 +24,7 @@ from ansible_collections.aiinfra.gpu_node.plugins.module_utils import (
     _driver_info,
     _driver_names,
     _driver_record,
+    _kernel_names,
     _lkg_store,
     _module_archive,
     _rollback,
@@ -92,9 +93,7 @@ class Rollback:
             raise RollbackError("; ".join(plan.refusals))
         return plan, manifest, facts
 
-    def apply(
-        self, plan: _rollback.Plan, manifest: _lkg_store.Manifest, facts: Mapping[str, Any], reason: str
-    ) -> None:
+    def apply(self, plan: _rollback.Plan, manifest: _lkg_store.Manifest, facts: Mapping[str, Any], reason: str) -> None:
         """Do what a plan says, up to the reboot.
 
         Raises:
@@ -144,7 +143,7 @@ class Rollback:
 
     def _expendable(self, name: str, plan: _rollback.Plan) -> bool:
         """Whether a torn package belongs to what was tried: its driver, or a kernel other than the good one."""
-        kernel = _apt_get.is_kernel(name) or name.startswith("linux-headers-")
+        kernel = _kernel_names.is_kernel_package(name)
         return name in plan.remove or _driver_names.is_family(name) or (kernel and plan.kernel not in name)
 
     def _packages(self, plan: _rollback.Plan, manifest: _lkg_store.Manifest) -> None:

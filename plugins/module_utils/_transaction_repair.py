@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any, Collection, Mapping, Sequence
 
-from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _apt_get, _dpkg
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _apt_get, _dpkg, _kernel_names
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _transaction_state as _state
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import CommandResult
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._transaction_request import (
@@ -128,7 +128,7 @@ def _outside(simulation: _apt_get.Simulation, touched: Collection[str]) -> str:
     kernels = [
         f"{name} {new}"
         for name, (old, new) in simulation.installs.items()
-        if not old and name not in touched and _apt_get.is_kernel(name)
+        if not old and name not in touched and _kernel_names.is_kernel(name)
     ]
     parts = [
         "{} {}".format(verb, ", ".join(sorted(names)))

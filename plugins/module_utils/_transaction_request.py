@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Callable, Dict, Mapping, Sequence
 
-from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _apt_get, _dpkg
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _apt_get, _dpkg, _kernel_names
 
 REPAIR = "dpkg --configure -a && apt-get -f install"
 
@@ -104,13 +104,13 @@ def judge(request: Request, simulation: _apt_get.Simulation, installed: Installe
     if simulation.error:
         return [f"apt-get refuses it: {simulation.error}"]
     gone = [name for name in simulation.removes if name not in request.absent and not request.may_move(name)]
-    kernels_gone = [name for name in gone if _apt_get.is_kernel(name)]
+    kernels_gone = [name for name in gone if _kernel_names.is_kernel(name)]
     others_gone = [name for name in gone if name not in kernels_gone]
     moved, kernels = [], []
     for name, (old, new) in simulation.installs.items():
         if name in request.packages or request.may_move(name):
             continue
-        if _apt_get.is_kernel(name):
+        if _kernel_names.is_kernel(name):
             kernels.append(f"{name} {new}")
         elif old and not _may_upgrade(request, installed.get(name), old, new):
             moved.append(f"{name} {old} -> {new}")

@@ -238,8 +238,9 @@ repaired:
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _os_release
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._closure_refuse import Refusal
-from ansible_collections.aiinfra.gpu_node.plugins.module_utils._driver_closure import Closure, read_system
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils._driver_closure import Closure
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._driver_files import let_nouveau_in
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._driver_names import COMPONENTS, SOURCES
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._module_archive import ArchiveError
@@ -273,7 +274,7 @@ def request(params: dict[str, Any]) -> dict[str, Any]:
 
 def run(module: AnsibleModule) -> dict[str, Any]:
     """Do what the state says and return the module's result."""
-    closure = Closure(SystemRunner(), "/", read_system("/"))
+    closure = Closure(SystemRunner(), "/", _os_release.read("/"))
     if module.params["state"] == "planned":
         return {"changed": False, "plan": closure.plan(request(module.params))}
     if module.params["state"] == "present":

@@ -18,13 +18,9 @@ description:
   - Changes nothing, starts nothing, and opens no package cache unless O(kernel_candidates) has something to ask.
   - Everything is plain data, for the filters P(aiinfra.gpu_node.driver_findings#filter),
     P(aiinfra.gpu_node.kernel_findings#filter) and P(aiinfra.gpu_node.persistenced_findings#filter).
+extends_documentation_fragment:
+  - aiinfra.gpu_node.read_only
 attributes:
-  check_mode:
-    support: full
-    description: The module never changes anything.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
   platform:
     support: full
     platforms: debian
@@ -79,7 +75,7 @@ driver:
   type: dict
   contains:
     os:
-      description: C(id) and C(version) from os-release, and C(machine), what C(uname -m) says.
+      description: C(id), C(version), C(codename) and C(name) from os-release, and C(machine), what C(uname -m) says.
       type: dict
     running_kernel:
       description: Release of the running kernel.

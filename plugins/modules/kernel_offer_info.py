@@ -15,13 +15,9 @@ description:
   - Asks apt's cache for kernels with the packages that belong together, and which kernel the installed metas bring.
   - Package lists are not read again.
   - For the filter P(aiinfra.gpu_node.kernel_upgrade_plan#filter).
+extends_documentation_fragment:
+  - aiinfra.gpu_node.read_only
 attributes:
-  check_mode:
-    support: full
-    description: The module never changes anything.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
   platform:
     support: full
     platforms: debian

@@ -17,13 +17,9 @@ description:
     sources answer.
   - Changes nothing, needs no GPU driver, and works with an interpreter that cannot use apt.
   - Run it as root, since some of these facts are not readable for others.
+extends_documentation_fragment:
+  - aiinfra.gpu_node.read_only
 attributes:
-  check_mode:
-    support: full
-    description: Changes nothing in any mode.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
   platform:
     support: full
     platforms: debian

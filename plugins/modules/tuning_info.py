@@ -15,13 +15,9 @@ description:
   - Reads kernel settings with the files that decide them, swap and its sources, huge pages, CPU governor, PCIe
     link power, limits of services, what stands between GPUs on PCI and, when asked, the power limits of the GPUs.
   - Changes nothing.
+extends_documentation_fragment:
+  - aiinfra.gpu_node.read_only
 attributes:
-  check_mode:
-    support: full
-    description: Changes nothing in any mode.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
   platform:
     support: full
     platforms: linux

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _apt_get
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import CommandResult
 
@@ -52,27 +51,6 @@ def test_drv_05_unmet_dependencies_are_told_with_their_names():
 
 def test_operands_name_versions_and_removals():
     assert _apt_get.operands({"b": "", "a": "1:2-3"}, ["z", "c"]) == ["a=1:2-3", "b", "c-", "z-"]
-
-
-@pytest.mark.parametrize(
-    ("name", "kernel"),
-    [
-        ("linux-image-amd64", True),
-        ("linux-image-6.1.0-57-amd64", True),
-        ("linux-image-unsigned-6.8.0-60-generic", True),
-        ("linux-modules-6.8.0-60-generic", True),
-        ("linux-modules-extra-6.8.0-60-generic", True),
-        ("linux-generic-hwe-22.04", True),
-        ("linux-image-nvidia-hwe-24.04", True),
-        ("linux-modules-nvidia-580-server-6.8.0-60-generic", False),
-        ("linux-headers-6.1.0-57-amd64", False),
-        ("linux-libc-dev", False),
-        ("linux-base", False),
-        ("linux-kbuild-6.1", False),
-    ],
-)
-def test_krn_07_what_counts_as_a_kernel(name, kernel):
-    assert _apt_get.is_kernel(name) is kernel
 
 
 def test_krn_03_the_cause_is_in_the_log_that_the_output_points_to(tmp_path):

@@ -175,9 +175,3 @@ def test_a_login_file_that_differs_is_a_change_and_its_content_is_in_no_plan(nod
     target.chmod(0o600)
     assert closure(node).plan({**WANTED, "auth_text": auth})["login_differs"] is False
     assert closure(node).plan(WANTED)["login_differs"], "it should go"
-
-
-def test_os_release_is_read(tmp_path):
-    (tmp_path / "etc").mkdir()
-    (tmp_path / "etc/os-release").write_text('ID=debian\nVERSION_CODENAME=bookworm\nVERSION_ID="12"\n')
-    assert _driver_closure.read_system(str(tmp_path)) == SYSTEM

@@ -76,13 +76,6 @@ def test_meta_that_brings_both_belongs_to_them():
     assert _kernel_policy.metas(packages) == sorted(packages)
 
 
-@pytest.mark.parametrize(
-    "name", ["linux-libc-dev", "linux-base", "linux-firmware", "linux-modules-nvidia-535-generic", "linux-kbuild-6.1"]
-)
-def test_packages_that_are_no_kernel(name):
-    assert not _kernel_policy.PACKAGE.match(name)
-
-
 def lacking():
     facts = healthy()
     facts["kernels"][0]["headers"] = False
