@@ -54,6 +54,7 @@ lint: setup ## yamllint, ansible-lint, ruff, mypy, argument specs, READMEs, forb
 	@tests/lint/run.sh
 
 unit: setup ## Unit tests: knowledge in module_utils, tables, lab logic
+	@$(GPULAB) tools
 	@python -m pytest tests/unit -n 2
 
 sanity: setup ## ansible-test sanity on an exported tree

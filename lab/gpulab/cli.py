@@ -50,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
 
     vm_cli.add_parser(commands)
 
+    commands.add_parser("tools", help="install the compiler and packer that the unit tests need, and nothing else")
     commands.add_parser("teardown", help="remove nodes and images of this checkout, stop its Docker Engine")
     return parser
 
@@ -65,6 +66,9 @@ def _dispatch(options: argparse.Namespace) -> int:
             build.prune()
         for item in ready.values():
             say(f"{item.suite.name}: image {item.image}, repositories {item.repository.relative_to(paths.ROOT)}")
+        return 0
+    if options.command == "tools":
+        docker.ensure_tools(docker.BUILD_TOOLS)
         return 0
     if options.command == "up":
         count = 0 if options.no_gpu else options.gpus

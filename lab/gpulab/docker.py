@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Collection
 
 from . import paths
 from .progress import LabError, locked, output, run, say, step
@@ -37,9 +38,16 @@ TOOLS = (
 )
 
 
-def _missing() -> list[str]:
+#: Of these packages, what the unit tests compile and pack with.
+BUILD_TOOLS = ("gcc", "libc6-dev", "dpkg")
+
+
+def _missing(wanted: Collection[str] = ()) -> list[str]:
+    """Packages whose tools are not there: of the wanted ones, or of all."""
     found = []
     for what, package in TOOLS:
+        if wanted and package not in wanted:
+            continue
         there = Path(what).exists() if what.startswith("/") else shutil.which(what) is not None
         if not there and package not in found:
             found.append(package)
@@ -59,8 +67,19 @@ def ensure_host() -> None:
             _start_engine()
 
 
-def _install_tools() -> None:
-    missing = _missing()
+def ensure_tools(wanted: Collection[str]) -> None:
+    """Tools of these packages on this machine; no engine."""
+    missing = _missing(wanted)
+    if not missing:
+        return
+    if os.geteuid() != 0:
+        raise LabError(f"{', '.join(missing)} missing: run `lab/bin/gpulab tools` as root, or install it")
+    with locked(MACHINE_LOCK, "this machine's tools"):
+        _install_tools(wanted)
+
+
+def _install_tools(wanted: Collection[str] = ()) -> None:
+    missing = _missing(wanted)
     if not missing:
         return
     if shutil.which("apt-get") is None:
@@ -77,8 +96,10 @@ def _install_tools() -> None:
         missing.append("docker-cli")
     title = "installing on this machine: " + " ".join(missing)
     run(title, [*apt, "install", "-y", "--no-install-recommends", *missing], log, env)
-    if _missing():
-        raise LabError(f"{', '.join(_missing())} installed, but what the lab needs of it is still not found; see {log}")
+    if _missing(wanted):
+        raise LabError(
+            f"{', '.join(_missing(wanted))} installed, but what the lab needs of it is still not found; see {log}"
+        )
 
 
 def running() -> bool:

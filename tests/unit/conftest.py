@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import NOT_FOUND, CommandResult, Runner
 
@@ -26,6 +28,13 @@ class FakeRunner(Runner):
         if callable(answer):
             answer = answer(list(argv))
         return answer if isinstance(answer, CommandResult) else CommandResult(0, answer)
+
+
+@pytest.fixture(scope="session")
+def build_tools():
+    """Fail, and say what to do, where a compiler or dpkg-deb is missing: a test that is skipped tests nothing."""
+    missing = [tool for tool in ("gcc", "dpkg-deb") if shutil.which(tool) is None]
+    assert not missing, "{} missing: `make unit` installs it, as lab/bin/gpulab tools does".format(", ".join(missing))
 
 
 @pytest.fixture

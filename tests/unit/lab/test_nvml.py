@@ -56,10 +56,8 @@ print(json.dumps(result))
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory):
+def compiled(tmp_path_factory, build_tools):
     """Return a folder with the library under its soname and the programs."""
-    if not shutil.which("gcc"):
-        pytest.skip("gcc is not installed")
     folder = tmp_path_factory.mktemp("nvml")
     artifacts = Artifacts(folder / "artifacts")
     shutil.copyfile(artifacts.get(f"nvml:{DRIVER}"), folder / "libnvidia-ml.so.1")
@@ -101,7 +99,6 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path, compiled):
-    pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
     return Machine(tmp_path, compiled)
 
 

@@ -15,9 +15,6 @@ from packages.model import DRIVERS, Package
 KERNELS = ["6.1.0-50-amd64", "6.12.95+deb12-amd64"]
 PROVIDED_BY_LAB = "Provides"
 
-needs_gcc = pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is not installed")
-needs_dpkg = pytest.mark.skipif(not shutil.which("dpkg-deb"), reason="dpkg-deb is not installed")
-
 
 def universe_of(path: str) -> str:
     """Return what a repository is used together with: a Debian release, an Ubuntu release, one CUDA repository."""
@@ -243,8 +240,7 @@ def test_which_driver_knows_which_kernel(driver, release, known):
     assert ubuntu.knows(driver, release) is known
 
 
-@needs_gcc
-@needs_dpkg
+@pytest.mark.usefixtures("build_tools")
 def test_a_package_is_the_same_bytes_twice_and_has_its_parts(tmp_path, monkeypatch):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", builder.EPOCH)
     artifacts = Artifacts(tmp_path / "artifacts")

@@ -6,6 +6,7 @@ import datetime
 import json
 from pathlib import Path
 
+import jsonschema
 import pytest
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _report
 
@@ -33,7 +34,6 @@ def nasty():
 
 
 def test_the_report_keeps_to_the_published_schema():
-    jsonschema = pytest.importorskip("jsonschema")
     report = build({"a": [finding(), finding("warn")], "b": nasty(), "c": None, "d": ["junk", {}], "e": "junk"})
     text = _report.as_json(report)
     text.encode("ascii")
