@@ -12,7 +12,8 @@ NOW = "2026-01-31T12:00:00Z"
 
 
 def facts(**changes):
-    pinned = {"kernel": KERNEL, "found": True, "entry": f"gnulinux-advanced-1>gnulinux-{KERNEL}-advanced-1"}
+    entry = f"gnulinux-advanced-1>gnulinux-{KERNEL}-advanced-1"
+    pinned = {"kernel": KERNEL, "found": True, "spec": entry, "entry": entry}
     found = {
         "running_kernel": KERNEL,
         "kernels": [{"release": KERNEL}],
