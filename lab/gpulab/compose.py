@@ -15,7 +15,7 @@ import os
 import shutil
 import time
 from pathlib import Path
-from typing import Mapping
+from typing import Any, Mapping
 
 from . import debs, keys
 from .suites import Suite
@@ -70,23 +70,23 @@ def _simulated(folder: Path | None, target: Path, pool: str) -> list[str]:
 
 
 def _debian(
-    suite: Suite, index: Mapping[str, Mapping[str, object]], simulated: Path | None, target: Path, now: float
+    suite: Suite, index: Mapping[str, Mapping[str, Any]], simulated: Path | None, target: Path, now: float
 ) -> list[Path]:
     releases = []
     for archive in suite.archives:
         part = index[archive]
         components: dict[str, list[str]] = {name: [] for name in COMPONENTS}
-        components["main"] = list(part["stanzas"])  # type: ignore[call-overload]
+        components["main"] = list(part["stanzas"])
         for component in COMPONENTS:
             folder = simulated / "debian" / archive / component if simulated else None
             components[component] += _simulated(folder, target, f"pool/{component}/lab/{archive}")
-        release = debs.Release(dict(part["release"]))  # type: ignore[call-overload]
+        release = debs.Release(dict(part["release"]))
         releases.append(dist(target, archive, release, components, now))
     return releases
 
 
 def _ubuntu(
-    suite: Suite, index: Mapping[str, Mapping[str, object]], simulated: Path | None, target: Path, now: float
+    suite: Suite, index: Mapping[str, Mapping[str, Any]], simulated: Path | None, target: Path, now: float
 ) -> list[Path]:
     """Ubuntu's names and origins; the tool chain in main is Debian's, because the stand-in's user space is."""
     codename, version = UBUNTU_ON[suite.name]
@@ -99,7 +99,7 @@ def _ubuntu(
         component = head.get("Section", "").partition("/")[0]
         components[component if component in components else "main"].append(stanza)
     for part in index.values():
-        for stanza in part["stanzas"]:  # type: ignore[attr-defined]
+        for stanza in part["stanzas"]:
             if debs.fields(stanza)["Package"] not in own:
                 components["main"].append(stanza)
     release = debs.Release(
@@ -135,7 +135,7 @@ def _link_tree(source: Path, target: Path) -> None:
 
 def compose(
     suite: Suite,
-    index: Mapping[str, Mapping[str, object]],
+    index: Mapping[str, Mapping[str, Any]],
     base: Path,
     simulated: Path | None,
     target: Path,
