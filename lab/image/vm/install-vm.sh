@@ -11,6 +11,8 @@ undivert() { # PATH-IN-PACKAGE
 }
 
 # Stand-ins of a container node, where the file system comes from one: kernel and modules are real now.
+from_container=
+[ ! -e /etc/ld.so.preload ] || from_container=yes
 rm -f /etc/ld.so.preload
 for tool in modprobe rmmod lsmod; do
     for path in /sbin/$tool /bin/$tool /usr/sbin/$tool /usr/bin/$tool; do
@@ -30,6 +32,8 @@ apt-get install -y --no-install-recommends openssh-server pciutils dkms gcc make
 undivert /usr/sbin/grub-probe
 undivert /usr/bin/systemd-detect-virt
 rm -f $lab/grub-probe $lab/systemd-detect-virt $lab/install-base.sh
+# The early boot images of a container hold its stand-in for modprobe.
+[ -z "$from_container" ] || update-initramfs -u -k all
 systemctl enable --quiet systemd-networkd.service gpu-node-lab-vm.service ssh.service
 systemctl disable --quiet systemd-networkd-wait-online.service
 # Their random delay would take the package lock in the middle of a test.
