@@ -11,17 +11,19 @@ import sys
 
 import batch
 import site_runs
+import way_back
 
 
 def main() -> int:
     """Measure and write the results; 1 when a budget is missed."""
-    parts = ("site", "batch")
+    parts = ("site", "batch", "rollback")
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"one of {', '.join(parts)}; all when none is named")
     parser.add_argument("--suite", default="bookworm")
     parser.add_argument("--first-runs", type=int, default=3)
     parser.add_argument("--second-runs", type=int, default=5)
     parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--rollbacks", type=int, default=3)
     options = parser.parse_args()
     unknown = sorted(set(options.parts) - set(parts))
     if unknown:
@@ -32,6 +34,8 @@ def main() -> int:
         kept.append(site_runs.measure(options.suite, options.first_runs, options.second_runs))
     if "batch" in chosen:
         kept.append(batch.measure(options.suite, options.pairs))
+    if "rollback" in chosen:
+        kept.append(way_back.measure(options.rollbacks))
     return 0 if all(kept) else 1
 
 
