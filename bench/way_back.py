@@ -1,4 +1,4 @@
-"""How long rollback.yml takes without the boot: from a next boot into another kernel, and from a driver that was replaced.
+"""How long rollback.yml takes without the boot: from a next boot into another kernel, and from a replaced driver.
 
 Neither needs a reboot here, since the good kernel runs and the good module is loaded all the time.
 """
@@ -72,6 +72,6 @@ def measure(runs: int) -> bool:
         f"| the boot loader's default is another kernel | {spread(entry)} | {len(entry)} |\n"
         f"| the driver's packages were replaced | {spread(packages)} | {len(packages)} |\n"
         f"| as last known good: nothing to do | {spread(nothing)} | {len(nothing)} |\n\n"
-        f"- Budget: {BUDGET_S:.0f} s and one boot. The driver is the stand-in; the real packages are 400 MiB to unpack.\n",
+        f"- Budget: {BUDGET_S:.0f} s and one boot. The driver is a stand-in; the real one is 400 MiB to unpack.\n",
     )
     return kept
