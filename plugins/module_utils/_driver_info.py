@@ -119,6 +119,7 @@ def collect(
         secure_boot["keys"] = _secureboot.signing_keys(runner, root)
     return {
         "os": _os_release.read(root),
+        "machine": os.uname().machine,
         "running_kernel": release,
         "kernels": kernels,
         "boot": _grub.boot_facts(root),

@@ -75,8 +75,11 @@ driver:
   type: dict
   contains:
     os:
-      description: C(id), C(version), C(codename) and C(name) from os-release, and C(machine), what C(uname -m) says.
+      description: C(id), C(version), C(codename) and C(name) from os-release.
       type: dict
+    machine:
+      description: Architecture as C(uname -m) says it, by which DKMS names what it compiles.
+      type: str
     running_kernel:
       description: Release of the running kernel.
       type: str

@@ -81,7 +81,8 @@ def healthy():
         for n, p in packages.items()
     ]
     facts = {
-        "os": {"id": "debian", "version": "12", "machine": "x86_64"},
+        "os": {"id": "debian", "version": "12"},
+        "machine": "x86_64",
         "running_kernel": RUNNING,
         "kernels": [kernel(OTHER), kernel(RUNNING, running=True)],
         "boot": {

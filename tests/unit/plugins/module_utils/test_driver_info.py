@@ -66,6 +66,7 @@ def test_a_node_with_the_driver_loaded(node, fake_runner):
     facts = _driver_info.collect(runner, str(node), running=RELEASE)
     json.dumps(facts)
     assert facts["os"] == {"id": "debian", "version": "12", "codename": "", "name": ""}
+    assert facts["machine"] == os.uname().machine
     (kernel,) = facts["kernels"]
     assert (kernel["release"], kernel["running"], kernel["headers"]) == (RELEASE, True, True)
     assert [(m["name"], m["version"], m["fits"]) for m in kernel["nvidia"]] == [("nvidia-current", "535.183.06", True)]
