@@ -85,6 +85,24 @@ class Node:
         )
         return Play(done.returncode, done.stdout)
 
+    def results(self, playbook: str, *arguments: str, **variables: object) -> list[dict]:
+        """Run a playbook that has to pass; return each task's result on this node, its title under ``task``."""
+        done = subprocess.run(
+            self.command(playbook, *arguments, **variables),
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_STDOUT_CALLBACK": "ansible.posix.json"},
+        )
+        assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
+        # The report prints its table before the document.
+        plays = json.loads(done.stdout[done.stdout.index("\n{\n") if not done.stdout.startswith("{") else 0 :])["plays"]
+        tasks = [task for play in plays for task in play["tasks"]]
+        return [
+            {"task": task["task"]["name"], **task["hosts"][self.name]} for task in tasks if self.name in task["hosts"]
+        ]
+
     def start_play(self, playbook: str, log: Path, **variables: object) -> subprocess.Popen[bytes]:
         """Start a playbook in a process group of its own, so that the whole group can be killed."""
         with log.open("wb") as handle:
