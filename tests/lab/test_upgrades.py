@@ -23,9 +23,10 @@ SNAPSHOT = f"find {PLACES} -xdev -type f -printf '%p %s %T@\\n' 2>/dev/null | so
 #: Plays a driver whose module does not stay: what NVML then answers is 9, DRIVER_NOT_LOADED.
 UNIT = f"""[Unit]
 After=lab-boot.service
+Before=nvidia-persistenced.service
 [Service]
 Type=oneshot
-ExecStart=/bin/sh -c 'grep -q {NEW} /sys/module/nvidia/version && rmmod nvidia; true'
+ExecStart=-/bin/sh -c 'grep -q {NEW} /sys/module/nvidia/version && rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia'
 [Install]
 WantedBy=multi-user.target
 """
@@ -111,7 +112,7 @@ def test_a_dry_run_tells_and_changes_nothing(lab_node):
     play = upgrade(lab_node, NEXT_KERNEL, OLD, "--check", "--diff").passed()
     assert f"+linux-headers-{NEXT_KERNEL}" in play.output and f"+linux-image-{NEXT_KERNEL}" in play.output
     play = update(lab_node, NEW, "--check", "--diff").passed()
-    assert f"+nvidia-kernel-dkms {NEW}" in play.output and f"-nvidia-kernel-dkms {OLD}" in play.output
+    assert f"+nvidia-smi {NEW}" in play.output and f"-nvidia-smi {OLD}" in play.output
     assert lab_node.out(SNAPSHOT) == before
 
 
