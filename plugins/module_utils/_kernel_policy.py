@@ -11,6 +11,7 @@ import datetime
 import re
 from typing import Any, Mapping, Sequence
 
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _grub
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._results import (
     ERROR,
     FAIL,
@@ -87,7 +88,10 @@ def plan(facts: Mapping[str, Any], policy: str) -> dict[str, Any]:
         lists, ``held`` (name to version to be recorded; empty unless the policy is hold) and ``skipped``
         (versions that the hold keeps out).
     """
-    packages, kernels = facts["kernel_packages"], facts["kernels"]
+    packages, kernels, boot = facts["kernel_packages"], facts["kernels"], facts["boot"]
+    if _grub.is_pinned(boot):
+        # Headers make DKMS build. A kernel that boots only when asked may be one that this driver cannot be built for.
+        kernels = [kernel for kernel in kernels if kernel["running"] or kernel["release"] == boot["next_kernel"]]
     wanted = missing_headers(kernels, packages)
     offers = facts["candidates"]
     available = [name for name in wanted if offers.get(name, {}).get("candidate")]

@@ -91,11 +91,20 @@ def lacking():
 
 def test_headers_of_every_bootable_kernel_and_their_meta():
     facts = lacking()
+    facts["boot"]["effective"] = "0"
     wanted = ["linux-headers-" + OTHER, "linux-headers-" + RUNNING, "linux-headers-amd64"]
     assert _kernel_policy.questions(facts["kernels"], facts["kernel_packages"]) == wanted
     plan = _kernel_policy.plan(facts, "gate")
     assert plan["packages"] == {"linux-headers-" + RUNNING: "", "linux-headers-amd64": "6.1.158-1"}
     assert plan["unavailable"] == ["linux-headers-" + OTHER]
+
+
+def test_krn_03_a_kernel_that_a_pinned_boot_loader_does_not_start_gets_no_headers():
+    """They would make DKMS build for it, which may be what cannot be done."""
+    facts = lacking()
+    plan = _kernel_policy.plan(facts, "gate")
+    assert plan["packages"] == {"linux-headers-" + RUNNING: "", "linux-headers-amd64": "6.1.158-1"}
+    assert plan["unavailable"] == []
 
 
 def test_krn_07_headers_never_run_ahead_of_the_kernel():
