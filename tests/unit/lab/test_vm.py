@@ -8,6 +8,7 @@ import os
 import struct
 import subprocess
 import tarfile
+import time
 from pathlib import Path
 
 import pytest
@@ -185,7 +186,11 @@ def test_down_ends_the_process_and_removes_everything(folders: Path, monkeypatch
     child = subprocess.Popen(words, stdin=subprocess.PIPE)
     (place / "pid").write_text(str(child.pid))
     try:
-        assert vm.pid_of("one") == child.pid and vm.names() == ["one"]
+        # Between fork and exec a process has no command line yet.
+        deadline = time.monotonic() + 60
+        while vm.pid_of("one") != child.pid:
+            assert time.monotonic() < deadline
+        assert vm.names() == ["one"]
         vm.down("one")
         assert child.wait(60) == -9
     finally:
