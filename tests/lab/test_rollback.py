@@ -82,7 +82,7 @@ def replace_driver(node) -> None:
 
 def test_krn_01_a_surprise_kernel_that_takes_the_gpus_away(good):
     kernel = running(good)
-    # As where DKMS does not get to build: were it asked, the packages would be left half configured (that is another test).
+    # As where DKMS does not get to build: were it asked, the packages would be left half configured (another test).
     good.sh("touch /etc/dkms/no-autoinstall; apt-get update -qq")
     good.sh(f"{NEW_KERNEL} linux-image-amd64 linux-headers-amd64; rm /etc/dkms/no-autoinstall")
     good.reboot()
