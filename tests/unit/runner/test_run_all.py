@@ -30,11 +30,13 @@ def test_every_scenario_and_every_module_of_lab_tests_is_a_job_and_the_long_ones
     names = [job.name for job in run_all.container_jobs()]
     scenarios = {path.parent.name for path in (TESTS.parent / "molecule").glob("*/molecule.yml")}
     modules = {path.stem for path in (TESTS / "lab").glob("test_*.py")}
+    assert modules >= set(run_all.NOT_YET), "a name in NOT_YET is no module"
+    modules -= set(run_all.NOT_YET)
     wanted = {f"molecule-{name}" for name in scenarios - {"nvidia_driver_real"}} | {f"lab-{name}" for name in modules}
     assert set(names) == wanted | set(run_all.QUEUED) and len(names) == len(set(names))
     longest = [name for name in names if name.split("-", 1)[1] in run_all.LONG]
     assert names[len(run_all.QUEUED) :][: len(longest)] == longest
-    assert len(longest) == len(run_all.LONG), "a name in LONG is no job"
+    assert len(longest) == len(set(run_all.LONG) - set(run_all.NOT_YET)), "a name in LONG is no job"
 
 
 def test_a_failing_job_stops_nothing_behind_it(ran):
