@@ -28,8 +28,8 @@ FIRST = ((IMAGES,), ("lint", "unit", "sanity"))
 QUEUED: tuple[str, ...] = ()
 #: Of the rest, what takes longest; what is not named here comes behind, in the order of its name.
 LONG = ("test_driver_cases", "test_site", "nvidia_driver", "nvidia_driver_ubuntu", "nvidia_persistenced")
-#: Modules of lab tests that have not been seen to pass in one piece yet. `make lab-tests` runs them; here they are named in
-#: the summary, so that nobody takes them for passed.
+#: Modules of lab tests that have not been seen to pass in one piece yet. `make lab-tests` runs them; here the summary
+#: names them, so that nobody takes them for passed.
 NOT_YET = ("test_rollback", "test_uninstall", "test_upgrades", "test_compile_once", "test_site")
 HEARTBEAT_S = 30.0
 TAIL_LINES = 120
