@@ -125,24 +125,29 @@ def set_limits(path: str) -> int:
         if watt is None or same(card["limit"], watt):
             continue
         if watt != wish(card, wishes):
-            print("{}: {} W is out of its range, {:g} W is taken".format(card["uuid"], wish(card, wishes), watt))
+            _say("{}: {} W is out of its range, {:g} W is taken".format(card["uuid"], wish(card, wishes), watt))
         done = _run(["nvidia-smi", "-i", str(card["uuid"]), "-pl", f"{watt:g}"])
-        print((done.stdout + done.stderr).strip())
+        _say((done.stdout + done.stderr).strip())
     cards = _list_cards()
     left = pending(cards, wishes)
     if left:
-        print("not at its power limit: {}".format(", ".join(left)))
+        _say("not at its power limit: {}".format(", ".join(left)))
     # Right after the module was loaded a card may not be listed yet; systemd tries again.
     missing = len([name for name in os.listdir(_DRIVER) if ":" in name]) - len(cards) if os.path.isdir(_DRIVER) else 0
     if missing > 0:
-        print(f"{missing} card(s) of the driver are not listed by nvidia-smi")
+        _say(f"{missing} card(s) of the driver are not listed by nvidia-smi")
     return 1 if left or missing > 0 or not cards else 0
+
+
+def _say(text: str) -> None:
+    """Write a line for the unit's journal."""
+    sys.stdout.write(text + "\n")
 
 
 def _list_cards() -> list[dict[str, Any]]:
     done = _run(QUERY)
     if done.returncode:
-        print((done.stdout + done.stderr).strip())
+        _say((done.stdout + done.stderr).strip())
     return parse_listing(done.stdout) if done.returncode == 0 else []
 
 
@@ -152,4 +157,4 @@ def _run(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(set_limits(sys.argv[1]))
+    raise SystemExit(set_limits(sys.argv[1]))

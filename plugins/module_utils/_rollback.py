@@ -200,8 +200,8 @@ def _obstacle(facts: Mapping[str, Any], good: Good, release: str, replaced: bool
 
 def _modules(found: Plan, facts: Mapping[str, Any], good: Good) -> None:
     kernel = _kernel(facts, found.kernel)
-    assert kernel is not None
-    problem = module_problem(kernel, good.driver, good.flavour or None)
+    # _target took a kernel that is there.
+    problem = module_problem(kernel, good.driver, good.flavour or None) if kernel else "it is not in /boot"
     if problem:
         found.symptoms.append(f"kernel {found.kernel}: {problem}")
     found.load_module = bool(problem or found.restore) and found.kernel in good.kernels

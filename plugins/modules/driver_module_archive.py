@@ -35,8 +35,8 @@ options:
   state:
     description: What to do.
     type: str
-    choices: [packed, loaded, info]
-    default: info
+    choices: [packed, loaded, described]
+    default: described
   dkms_name:
     description: DKMS's name of the module, such as V(nvidia-current). Needed for O(state=packed).
     type: str
@@ -94,7 +94,7 @@ EXAMPLES = r"""
 RETURN = r"""
 archives:
   description: The archives that were packed or looked at.
-  returned: O(state=packed) or O(state=info)
+  returned: O(state=packed) or O(state=described)
   type: list
   elements: dict
   contains:
@@ -179,7 +179,7 @@ def main() -> None:
     """Run the module."""
     module = AnsibleModule(
         argument_spec={
-            "state": {"type": "str", "choices": ["packed", "loaded", "info"], "default": "info"},
+            "state": {"type": "str", "choices": ["packed", "loaded", "described"], "default": "described"},
             "dkms_name": {"type": "str"},
             "version": {"type": "str"},
             "kernels": {"type": "list", "elements": "str", "default": []},

@@ -38,10 +38,10 @@ options:
   state:
     description:
       - V(present) records the state of the node unless it is recorded.
-      - V(info) reads the record and changes nothing.
+      - V(described) reads the record and changes nothing.
       - V(absent) removes the record with all its files.
     type: str
-    choices: [present, info, absent]
+    choices: [present, described, absent]
     default: present
   generations:
     description:
@@ -57,7 +57,7 @@ options:
     type: int
     default: 4096
   verify_files:
-    description: Whether O(state=info) compares the sha256 of every file, instead of looking at their sizes.
+    description: Whether O(state=described) compares the sha256 of every file, instead of looking at their sizes.
     type: bool
     default: false
 """
@@ -68,7 +68,7 @@ EXAMPLES = r"""
 
 - name: Look at what is kept, and prove it
   aiinfra.gpu_node.last_known_good:
-    state: info
+    state: described
     verify_files: true
   register: result
 """
@@ -123,11 +123,11 @@ damage:
   description: What is wrong with the current state's files.
   type: list
   elements: str
-  returned: O(state=info)
+  returned: O(state=described)
 manifest:
   description: The current state with everything that is recorded of it; null where there is none.
   type: dict
-  returned: O(state=info)
+  returned: O(state=described)
   contains:
     format:
       description: Version of this structure.
@@ -193,7 +193,7 @@ from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import Syste
 def run(module: AnsibleModule) -> dict[str, Any]:
     """Do what the state says and return the module's result."""
     params: Mapping[str, Any] = module.params
-    if params["state"] == "info":
+    if params["state"] == "described":
         return _last_known_good.read("/", params["verify_files"])
     if params["state"] == "absent":
         return _last_known_good.remove("/", module.check_mode)
@@ -205,7 +205,7 @@ def main() -> None:
     """Run the module."""
     module = AnsibleModule(
         argument_spec={
-            "state": {"type": "str", "choices": ["present", "info", "absent"], "default": "present"},
+            "state": {"type": "str", "choices": ["present", "described", "absent"], "default": "present"},
             "generations": {"type": "int", "default": 2},
             "max_size_mib": {"type": "int", "default": 4096},
             "verify_files": {"type": "bool", "default": False},

@@ -33,7 +33,7 @@ def call(node, arguments="", *options):
 
 def info(node):
     """Return the record, with every file proven."""
-    return call(node, "state=info verify_files=true")
+    return call(node, "state=described verify_files=true")
 
 
 def recorded(node):

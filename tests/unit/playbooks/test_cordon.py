@@ -87,6 +87,7 @@ class Cluster:
         done = subprocess.run(
             [*command, "-e", json.dumps(variables)],
             cwd=ROOT,
+            check=False,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -44,7 +44,7 @@ def test_a_failing_job_stops_nothing_behind_it(ran):
     lanes = run_all.Lanes([run_all.Job(name, ("true",)) for name in ("one", "two", "three")])
     lanes.run()
     assert sorted(ran.jobs) == sorted(lanes.names)
-    assert {name for name, (status, _) in lanes.results.items() if status} == {"lint", "two"}
+    assert {name for name, result in lanes.results.items() if result[0]} == {"lint", "two"}
 
 
 def test_without_images_no_container_job_is_run_and_none_counts_as_passed(ran, monkeypatch, capsys, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
@@ -307,19 +308,17 @@ def test_power_cut_at_every_step_leaves_the_old_default_or_the_new_one(tmp_path,
     real = _textfile.replace_file
     for steps in range(20):
         node = Node(tmp_path / str(steps), fake_runner, **SITUATIONS[name])
-        left = [steps]
+        left = itertools.count(steps, -1)
 
         def replace(*arguments, left=left):
-            if left[0] == 0:
+            if next(left) == 0:
                 raise PowerCut
-            left[0] -= 1
             real(*arguments)
 
         def mkconfig(argv, node=node, left=left):
-            if left[0] == 0:
+            if next(left) == 0:
                 Path(argv[2] + ".new").write_text(menu(node.settings())[:2000])
                 raise PowerCut
-            left[0] -= 1
             return node.mkconfig(argv)
 
         monkeypatch.setattr(_boot_grub, "replace_file", replace)

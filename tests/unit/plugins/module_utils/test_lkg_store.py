@@ -47,8 +47,10 @@ def killed(node, step):
     """Record in a child process that is gone, without any clearing up, when it comes to a step."""
     child = os.fork()
     if child == 0:
-        recorder(node, checkpoint=lambda name: os._exit(9) if name == step else None).record(2, ROOM)
-        os._exit(0)
+        try:
+            recorder(node, checkpoint=lambda name: os._exit(9) if name == step else None).record(2, ROOM)
+        finally:
+            os._exit(0)
     _pid, status = os.waitpid(child, 0)
     assert os.WEXITSTATUS(status) == 9, f"the writer never came to {step!r}"
 

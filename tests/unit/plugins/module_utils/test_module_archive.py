@@ -194,7 +194,7 @@ def test_a_kernel_that_is_not_there_is_named(node, tmp_path):
 
 def tampered(tmp_path, **extra):
     """Return an archive with one more member."""
-    path, _ = archive(tmp_path)
+    path = archive(tmp_path)[0]
     with tarfile.open(path) as before, tarfile.open(tmp_path / "more.tgz", "w:gz") as after:
         for member in before:
             after.addfile(member, before.extractfile(member) if member.isreg() else None)
