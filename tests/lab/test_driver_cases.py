@@ -356,13 +356,13 @@ def test_a_local_repository_on_the_node_is_installed_from_under_its_own_source(l
     assert drive(lab_node, "580.126.20", **local).passed().changed(lab_node.name) == 0
 
 
-#: A mirror that lets in nobody but apt:q9x/z7.
+#: A mirror that lets in nobody but apt:wortgeheimnis/7.
 MIRROR = """
 import base64, functools, http.server
 
 class Mirror(http.server.SimpleHTTPRequestHandler):
     def send_head(self):
-        if self.headers.get("Authorization") == "Basic " + base64.b64encode(b"apt:q9x/z7").decode():
+        if self.headers.get("Authorization") == "Basic " + base64.b64encode(b"apt:wortgeheimnis/7").decode():
             return super().send_head()
         return self.send_error(401)
 
@@ -380,14 +380,14 @@ def test_a_login_in_the_address_is_kept_in_one_file_and_shown_nowhere(lab_node, 
         wrong = {**key, "nvidia_driver_repo_uri": address.format("falsch")}
         play = refused(lab_node, NEW, "the repository http://127.0.0.1:8089/ cannot be read", "401", **wrong)
         assert "falsch" not in play.output
-        right = {**key, "nvidia_driver_repo_uri": address.format("q9x%2Fz7")}
+        right = {**key, "nvidia_driver_repo_uri": address.format("wortgeheimnis%2F7")}
         for arguments, changes in ((["--check"], True), ([], True), ([], False)):
             play = drive(lab_node, NEW, "--diff", "-vvv", *arguments, **right).passed()
             assert (play.changed(lab_node.name) > 0) is changes
-            assert "q9x" not in play.output and "8089" in play.output
+            assert "wortgeheimnis" not in play.output and "8089" in play.output
     finally:
         lab_node.sh(f"kill {pid}; rm /root/mirror.py")
-    assert lab_node.out("grep -rl q9x /etc /var/lib/apt /var/lib/dpkg /var/lib/gpu_node") == AUTH
+    assert lab_node.out("grep -rl wortgeheimnis /etc /var/lib/apt /var/lib/dpkg /var/lib/gpu_node") == AUTH
     assert lab_node.out(f"stat -c '%a %U' {AUTH}") == "600 root"
 
 
