@@ -134,7 +134,7 @@ def test_an_altered_archive_and_one_for_another_kernel_are_refused(batch):
     before = node.packages(), module(node)
     good = archive.read_bytes()
     more = {"nvidia_driver_components": ["compute", "video"]}
-    with replaced(archive, good[:-9] + b"\0" + good[-8:], sealed=False):
+    with replaced(archive, good[:-9] + bytes([good[-9] ^ 1]) + good[-8:], sealed=False):
         batch.drive(OLD, node, **more).refused(
             "Nothing was changed", "nvidia_driver_module_cache", "sha256", archive.name
         )
