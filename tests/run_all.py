@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import queue
+import re
 import subprocess
 import sys
 import threading
@@ -33,6 +34,10 @@ LONG = ("test_driver_cases", "test_site", "nvidia_driver", "nvidia_driver_ubuntu
 NOT_YET = ("test_rollback", "test_uninstall", "test_upgrades", "test_compile_once", "test_site")
 HEARTBEAT_S = 30.0
 TAIL_LINES = 120
+#: What a line begins with that says why a job failed: pytest's, Ansible's and the linters' words. The last of them come
+#: once more behind the table, since whoever reads a log reads its end.
+TELLING = re.compile(r"^\s*(?:E  |fatal:|FAILED|ERROR|CRITICAL|\[ERROR\]|make.*\*\*\*)|: error:|Error:")
+TOLD_LINES, TOLD_CHARACTERS = 5, 400
 
 _print_lock = threading.Lock()
 
@@ -101,6 +106,13 @@ def last_lines(path: Path, count: int) -> str:
     return "\n".join(lines[-count:])
 
 
+def reasons(path: Path) -> list[str]:
+    """Return the last lines of a failed job's log that say why it failed, shortened."""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    telling = [line.strip()[:TOLD_CHARACTERS] for line in lines if TELLING.search(line)]
+    return telling[-TOLD_LINES:] or [last_lines(path, 1)[:TOLD_CHARACTERS]]
+
+
 class Lanes:
     """Lanes with first steps of their own and a common queue that opens when the images are built."""
 
@@ -143,15 +155,20 @@ def main() -> int:
     lanes.run()
     width = max(len(name) for name in lanes.names)
     print(f"\n{'job':<{width}} result   seconds")
-    bad = 0
+    bad: list[str] = []
     for name in lanes.names:
         status, took = lanes.results.get(name, (None, 0.0))
-        bad += status != 0
+        if status != 0:
+            bad.append(name)
         shown = "not run" if status is None else "passed" if status == 0 else "FAILED"
         print(f"{name:<{width}} {shown:<8} {took:7.0f}")
     for name in NOT_YET:
         print(f"{'lab-' + name:<{width}} left out (NOT_YET)")
-    print(f"\n{len(lanes.names) - bad} passed, {bad} failed or not run, in {time.monotonic() - began:.0f} s")
+    took = time.monotonic() - began
+    print(f"\n{len(lanes.names) - len(bad)} passed, {len(bad)} failed or not run, in {took:.0f} s")
+    for name in bad:
+        for line in reasons(LOGS / f"{name}.log") if name in lanes.results else ["not run"]:
+            print(f"{name}: {line}")
     return 1 if bad else 0
 
 

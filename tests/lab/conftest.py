@@ -48,6 +48,27 @@ class Play:
         return self
 
 
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """A kernel on offer: the version of the meta package that stands for it, and its release (``uname -r``)."""
+
+    meta: str
+    release: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Offers:
+    """The kernels that the archives offer a node of suite bookworm today; the names move with each update of Debian.
+
+    ``security`` is the one in the lab's image, ``stable`` the one of the last point release, ``backports`` one of a
+    series that driver 535.183 cannot be compiled for.
+    """
+
+    security: Kernel
+    stable: Kernel
+    backports: Kernel
+
+
 class Node:
     """One lab node: a container that boots systemd, with the inventory that reaches it."""
 
@@ -134,6 +155,18 @@ class Node:
     def packages(self) -> str:
         """Return every installed package with version and state: equal texts mean an untouched package set."""
         return self.out("dpkg-query -W -f '${Package}:${Architecture} ${Version} ${db:Status-Abbrev}\\n'")
+
+    def offers(self) -> Offers:
+        """Return the kernels on offer, by what the package lists say."""
+        self.sh("apt-get -qq update")
+        found = {}
+        for row in self.out("apt-cache madison linux-image-amd64").splitlines():
+            _, meta, origin = (part.strip() for part in row.split("|"))
+            depends = self.out(f"apt-cache show linux-image-amd64={meta} | sed -n 's/^Depends: //p'")
+            match = re.match(r"linux-image-(\S+)", depends)
+            assert match, f"linux-image-amd64 {meta} depends on {depends!r}"
+            found[origin.split()[1].split("/")[0]] = Kernel(meta, match[1])
+        return Offers(found["bookworm-security"], found["bookworm"], found["bookworm-backports"])
 
     def reboot(self) -> None:
         """Restart the container: the simulated boot loader picks the kernel."""

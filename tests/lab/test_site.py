@@ -20,8 +20,6 @@ SITE, VERIFY = "site.yml", "playbooks/verify.yml"
 DRIVER = "535.261.03"
 #: What is wanted beyond the lab's inventory: the opt-in hold (KRN-06) and power limits (TUN-05).
 WISHES = {"kernel_policy": "hold", "tuning_gpu_power_limit_w": 450}
-KERNEL, SECOND_KERNEL, NEW_KERNEL = "6.1.0-57-amd64", "6.1.0-50-amd64", "6.12.95+deb12-amd64"
-OLD_META, SECURITY_META = "6.1.176-1", "6.1.192-3"
 
 #: Where a run is killed: a shell test on the node that is true at that moment, and what dies.
 POINTS = {
@@ -51,13 +49,16 @@ UNITS = (
 
 
 @pytest.fixture(scope="module", autouse=True)
-def two_kernels(lab_node):
+def offers(lab_node):
     """A second kernel, a kernel meta package from before the last security update, and no package lists."""
+    found = lab_node.offers()
+    assert lab_node.out("uname -r") == found.security.release
     lab_node.sh(
-        "export DEBIAN_FRONTEND=noninteractive; apt-get -qq update; "
-        f"apt-get -y -qq --allow-downgrades install linux-image-{SECOND_KERNEL} linux-image-amd64={OLD_META} "
+        "export DEBIAN_FRONTEND=noninteractive; apt-get -y -qq --allow-downgrades install "
+        f"linux-image-{found.stable.release} linux-image-amd64={found.stable.meta} "
         ">/dev/null; rm -r /var/lib/apt/lists/*; : > /var/log/dpkg.log"
     )
+    return found
 
 
 def versions(node):
@@ -94,7 +95,7 @@ def packages_told(results):
     return told, held, gone
 
 
-def test_a_dry_run_on_a_bare_machine_without_package_lists_tells_what_it_can_and_changes_nothing(lab_node):
+def test_a_dry_run_on_a_bare_machine_without_package_lists_tells_what_it_can_and_changes_nothing(lab_node, offers):
     before = versions(lab_node)
     results = lab_node.results(SITE, "--check", "--diff", **WISHES)
     assert versions(lab_node) == before
@@ -103,7 +104,9 @@ def test_a_dry_run_on_a_bare_machine_without_package_lists_tells_what_it_can_and
     told, held, gone = packages_told(results)
     # The driver is planned with lists of its own; of the rest, what is in no list yet is told by name.
     assert told["libcuda1"].startswith(DRIVER) and "libcuda1" in held
-    assert {f"linux-headers-{kernel}" for kernel in (KERNEL, SECOND_KERNEL)} <= set(told) and not gone
+    assert {f"linux-headers-{kernel}" for kernel in (offers.security.release, offers.stable.release)} <= set(
+        told
+    ) and not gone
 
 
 @pytest.fixture(scope="module")
@@ -113,13 +116,13 @@ def prediction(lab_node):
     return {"before": versions(lab_node), "results": lab_node.results(SITE, "--check", "--diff", **WISHES)}
 
 
-def test_a_dry_run_says_what_commands_would_do(lab_node, prediction):
+def test_a_dry_run_says_what_commands_would_do(lab_node, prediction, offers):
     """Commands predict nothing by themselves."""
     assert versions(lab_node) == prediction["before"]
     assert lab_node.out(OWN_FILES) == ""
     said = {item["task"].split(" | ")[-1]: item.get("msg") for item in prediction["results"]}
     images = said["Say what the commands above would do"]["early_boot_images_to_rebuild"]
-    assert set(images) == {KERNEL, SECOND_KERNEL}
+    assert set(images) == {offers.security.release, offers.stable.release}
     unforeseen = said["Say what a dry run cannot foresee"]
     assert "No package has brought nvidia-persistenced.service yet" in unforeseen and "enable it" in unforeseen
 
@@ -142,7 +145,7 @@ def kill(what, node, process):
         wait_until("systemd", lambda: node.sh(state, check=False).stdout.strip() in ("running", "degraded"))
 
 
-def test_killed_at_five_points_and_run_again(lab_node, prediction, tmp_path):
+def test_killed_at_five_points_and_run_again(lab_node, prediction, tmp_path, offers):
     """Each run starts on what the killed one before left, so every kill lands on a node that is already hurt."""
     for number, (point, (reached, what)) in enumerate(POINTS.items()):
         log = tmp_path / f"run-{number}.log"
@@ -159,13 +162,15 @@ def test_killed_at_five_points_and_run_again(lab_node, prediction, tmp_path):
     assert lab_node.sh("test -e /var/lib/gpu_node/transaction.json", check=False).returncode != 0
     # KRN-06: the hold is dated, and says which security update it keeps out.
     held = findings(tmp_path)[("kernel.hold", "node")]
-    assert held["status"] == "warn" and f"linux-image-amd64 {SECURITY_META}" in held["hint"], held
+    assert held["status"] == "warn" and f"linux-image-amd64 {offers.security.meta}" in held["hint"], held
     record = json.loads(lab_node.out("cat /var/lib/gpu_node/kernel_hold.json"))
-    assert [item["version"] for item in record["skipped"]["linux-image-amd64"] if item["security"]] == [SECURITY_META]
+    assert [item["version"] for item in record["skipped"]["linux-image-amd64"] if item["security"]] == [
+        offers.security.meta
+    ]
 
 
-def test_krn_01_a_node_with_two_kernels_gets_the_module_for_both_in_one_run(lab_node):
-    for kernel in (KERNEL, SECOND_KERNEL):
+def test_krn_01_a_node_with_two_kernels_gets_the_module_for_both_in_one_run(lab_node, offers):
+    for kernel in (offers.security.release, offers.stable.release):
         assert lab_node.out(f"modinfo -k {kernel} -F version nvidia-current-open") == DRIVER, kernel
         assert lab_node.out(f"grep -c nvidia /lib/modules/{kernel}/modules.dep") != "0"
 
@@ -221,15 +226,15 @@ def test_tun_05_the_boot_sets_the_power_limit_of_every_gpu_and_a_reload_of_the_d
     assert "nvidia-persistenced.service" in lab_node.out("systemctl show -p After --value gpu-node-power-limits")
 
 
-def test_faults_are_all_in_one_verdict(lab_node, tmp_path):
+def test_faults_are_all_in_one_verdict(lab_node, tmp_path, offers):
     """A new kernel without module (KRN-01), a lost module and a left-over tree (KRN-02), limits reset (TUN-05).
 
     Beside them a persistence daemon in Canonical's packaging: static, started with persistence off (SVC-01).
     """
     lab_node.sh(
         "export DEBIAN_FRONTEND=noninteractive; "
-        f"apt-get -y -qq install linux-image-{NEW_KERNEL} >/dev/null; "
-        f"dkms uninstall nvidia-current-open/{DRIVER} -k {SECOND_KERNEL} >/dev/null; "
+        f"apt-get -y -qq install linux-image-{offers.backports.release} >/dev/null; "
+        f"dkms uninstall nvidia-current-open/{DRIVER} -k {offers.stable.release} >/dev/null; "
         "mkdir -p /var/lib/dkms/nvidia/390.48/build; "
         "for gpu in 0 1 3; do nvidia-smi -i $gpu -pl 700 >/dev/null; done; "
         "unit=$(systemctl show -p FragmentPath --value nvidia-persistenced); "
@@ -237,14 +242,14 @@ def test_faults_are_all_in_one_verdict(lab_node, tmp_path):
         "sed -i 's/^ExecStart=.*/& --no-persistence-mode/; /^\\[Install]/,$d' $unit; systemctl daemon-reload"
     )
     assert lab_node.out("systemctl is-enabled nvidia-persistenced || true") == "static"
-    lab_node.play(VERIFY, **WISHES, gpu_node_report_path=str(tmp_path)).refused(f"[{NEW_KERNEL}]")
+    lab_node.play(VERIFY, **WISHES, gpu_node_report_path=str(tmp_path)).refused(f"[{offers.backports.release}]")
     found = findings(tmp_path)
-    assert found[("driver.module", NEW_KERNEL)]["status"] == "fail"
-    assert "no headers to build one" in found[("driver.module", NEW_KERNEL)]["hint"]
+    assert found[("driver.module", offers.backports.release)]["status"] == "fail"
+    assert "no headers to build one" in found[("driver.module", offers.backports.release)]["hint"]
     assert found[("driver.boot", "default")]["status"] == "fail"
     assert found[("driver.boot", "default")]["hint"].startswith("do not reboot: no nvidia module")
-    assert found[("driver.module", SECOND_KERNEL)]["status"] == "fail"
-    assert found[("driver.module", KERNEL)]["status"] == "ok"
+    assert found[("driver.module", offers.stable.release)]["status"] == "fail"
+    assert found[("driver.module", offers.security.release)]["status"] == "ok"
     assert found[("driver.dkms", "nvidia/390.48")]["value"] == "orphan"
     assert found[("persistenced.unit", "nvidia-persistenced.service")]["status"] == "fail"
     power = [
@@ -253,13 +258,13 @@ def test_faults_are_all_in_one_verdict(lab_node, tmp_path):
     assert sorted(power) == ["fail", "fail", "fail", "warn"], "one card is right, but its persistence is off"
 
 
-def test_one_run_repairs_them_and_kernel_policy_none_releases_the_hold(lab_node, tmp_path):
+def test_one_run_repairs_them_and_kernel_policy_none_releases_the_hold(lab_node, tmp_path, offers):
     wishes = {**WISHES, "kernel_policy": "none"}
     lab_node.play(SITE, **wishes, gpu_node_report_path=str(tmp_path)).passed()
     found = findings(tmp_path)
-    for kernel in (KERNEL, SECOND_KERNEL, NEW_KERNEL):
+    for kernel in (offers.security.release, offers.stable.release, offers.backports.release):
         assert found[("driver.module", kernel)]["status"] == "ok", kernel
-    assert found[("driver.boot", "default")]["value"] == NEW_KERNEL
+    assert found[("driver.boot", "default")]["value"] == offers.backports.release
     # KRN-02: reported, and left to the operator.
     assert found[("driver.dkms", "nvidia/390.48")]["status"] == "warn"
     assert lab_node.out("ls -d /var/lib/dkms/nvidia/390.48") != ""
