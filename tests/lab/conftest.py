@@ -173,13 +173,13 @@ class Node:
         subprocess.run([str(GPULAB), "reboot", self.name], check=True)
 
 
-def wait_until(what: str, ready, give_up=None) -> None:
-    """Wait until ``ready()`` is true; fail after PATIENCE seconds, or as soon as ``give_up()`` returns a reason."""
-    deadline = time.monotonic() + PATIENCE
+def wait_until(what: str, ready, give_up=None, patience: float = PATIENCE) -> None:
+    """Wait until ``ready()`` is true; fail after some seconds, or as soon as ``give_up()`` returns a reason."""
+    deadline = time.monotonic() + patience
     while not ready():
         reason = give_up() if give_up else None
         assert not reason, f"waiting for {what}: {reason}"
-        assert time.monotonic() < deadline, f"{what} did not come within {PATIENCE} s"
+        assert time.monotonic() < deadline, f"{what} did not come within {patience} s"
         time.sleep(0.05)
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -72,9 +74,23 @@ class Machine(lab.Node):
         """Reboot in good order, through the boot loader."""
         subprocess.run([str(GPULAB), "vm", "reboot", self.name], check=True)
 
+    def reboot_without_driver(self) -> None:
+        """Reboot; the driver's daemons fail on a kernel without its module, so that the machine comes up degraded."""
+        before = self.boot_id()
+        subprocess.run([str(GPULAB), "vm", "reboot", self.name], check=False)
+        assert self.boot_id() != before
+        assert self.out("systemctl is-system-running || true") == "degraded"
+
     def power_cut(self) -> None:
         """Take the power away, and start again."""
         subprocess.run([str(GPULAB), "vm", "reboot", self.name, "--hard"], check=True)
+
+    def cut_power(self, process: subprocess.Popen[bytes]) -> None:
+        """Take the power away in the middle of a run; the run dies with it. Then start the machine again."""
+        subprocess.run([str(GPULAB), "vm", "kill", self.name], check=True)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        self.power_cut()
 
 
 @contextlib.contextmanager
@@ -108,35 +124,48 @@ def _code_key() -> str:
 
     parts = ("roles", "plugins", "playbooks", "files", "inventories/lab-vm")
     code = [path for part in parts for path in files_below(ROOT / part)]
-    return digest(code, ROOT, vm_image.path_of(plan(SUITES["bookworm"])).name, Machine.OLD)
+    return digest(code, ROOT, vm_image.path_of(plan(SUITES["bookworm"])).name)
 
 
-@pytest.fixture(scope="session")
-def converged_disk(tmp_path_factory) -> str:
-    """The name of a saved disk on which site.yml has run; made in a container when today's code has none yet.
+def converged_disk(tmp: Path, version: str) -> str:
+    """Return the name of a saved disk on which site.yml has run; made in a container when today's code has none yet.
 
     Under emulation site.yml takes a quarter of an hour. That is spent once, by test_bare_machine.py.
     """
-    name = f"converged-{_code_key()}"
+    name = f"converged-{_code_key()}-{version}"
     saved = ROOT / "lab" / "cache" / "vm" / "saved"
     if not (saved / f"{name}.raw").exists():
         up = ("--suite", "bookworm", "--gpus", "2", "--gpu-model", "h100-sxm")
-        with lab.running_node(tmp_path_factory.mktemp("vm"), "gpu-test-vm-source", *up) as node:
-            variables = {"nvidia_driver_version": Machine.OLD, "nvidia_driver_flavour": Machine.FLAVOUR}
+        with lab.running_node(tmp, "gpu-test-vm-source", *up) as node:
+            variables = {"nvidia_driver_version": version, "nvidia_driver_flavour": Machine.FLAVOUR}
             node.play("site.yml", **variables).passed()
             # What the simulated boot could not judge before it, it can now.
             node.reboot()
             node.play("playbooks/verify.yml", **variables).passed()
             subprocess.run([str(GPULAB), "vm", "disk", node.name, name], check=True)
-        for old in saved.glob("converged-*.raw"):
+        for old in saved.glob(f"converged-*-{version}.raw"):
             if old.stem != name:
                 old.unlink()
     return name
 
 
+@contextlib.contextmanager
+def good_machine(tmp: Path, version: str):
+    """A machine that serves with a driver on kernel 6.1, and has recorded that."""
+    up = ("--gpus", "2", "--disk", converged_disk(tmp, version))
+    with running_machine(tmp, "gpu-test-good", *up) as machine:
+        yield machine
+
+
 @pytest.fixture(scope="module")
-def good(converged_disk, tmp_path_factory):
-    """A machine that serves with the old driver on kernel 6.1, and has recorded that."""
-    up = ("--gpus", "2", "--disk", converged_disk)
-    with running_machine(tmp_path_factory.mktemp("vm"), "gpu-test-good", *up) as machine:
+def good(tmp_path_factory):
+    """One with the old driver, which cannot be built for kernel 6.12."""
+    with good_machine(tmp_path_factory.mktemp("vm"), Machine.OLD) as machine:
+        yield machine
+
+
+@pytest.fixture(scope="module")
+def good_new(tmp_path_factory):
+    """One with the new driver, which can."""
+    with good_machine(tmp_path_factory.mktemp("vm"), Machine.NEW) as machine:
         yield machine
