@@ -82,8 +82,9 @@ endif
 test: setup ## Every check but the ones with long downloads or builds
 	@tests/run_all.py
 
-test-real: setup images ## Debian's own non-free driver, compiled for a real kernel (some 15 minutes)
+test-real: setup images ## Debian's own non-free driver, compiled for real kernels (some 40 minutes)
 	@tests/run_molecule.py nvidia_driver_real
+	@python -m pytest tests/real -p no:xdist
 
 bench: setup images ## Measure first run, second run and the floor; writes bench/RESULTS.md
 	@python bench/run.py
