@@ -184,6 +184,24 @@ def wait_until(what: str, ready, give_up=None, patience: float = PATIENCE) -> No
 
 
 @contextlib.contextmanager
+def gpu_holder(node: Node):
+    """Give ``pid name (unit)`` of a service that has a GPU open.
+
+    A container may not really open the device; a descriptor of its path will do, and shows as one in /proc.
+    """
+    code = "import os, time; os.open('/dev/nvidia0', os.O_PATH); time.sleep(10**6)"
+    node.sh(f'systemd-run --quiet --unit=serving python3 -c "{code}"')
+    try:
+        pid = node.out("systemctl show -P MainPID serving")
+        wait_until(
+            "the open device", lambda: node.sh(f"ls -l /proc/{pid}/fd | grep nvidia0", check=False).returncode == 0
+        )
+        yield f"{pid} python3 (serving.service)"
+    finally:
+        node.sh("systemctl stop serving", check=False)
+
+
+@contextlib.contextmanager
 def running_node(tmp: Path, name: str, *up_arguments: str):
     """Bring a node up, give it, and take it down whatever happened."""
     inventory = tmp / f"{name}.yml"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.conftest import GPULAB, wait_until
+from tests.lab.conftest import GPULAB, gpu_holder, wait_until
 
 NODE_UP = ["--suite", "bookworm", "--gpus", "2"]
 DRIVER, OTHER = "535.183.06", "535.261.03"
@@ -161,10 +161,9 @@ def test_drv_11_processes_on_the_gpus_block_a_reboot(good):
     replace_driver(good)
     good.reboot()
     before = good.packages()
-    pid = good.out("(exec 9</dev/nvidia0; exec sleep infinity) >/dev/null 2>&1 & echo $!")
-    good.play(ROLLBACK).refused("gpu_node_allow_drain", pid)
+    with gpu_holder(good) as shown:
+        good.play(ROLLBACK).refused("gpu_node_allow_drain", shown)
     assert good.packages() == before
-    good.sh(f"kill {pid}")
     go_back(good)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+from tests.lab.conftest import gpu_holder
+
 NODE_UP = ["--suite", "bookworm", "--gpus", "2"]
 DRIVER = "535.183.06"
 #: What Debian's own tools write on their own account: caches, logs, random seeds, what udev and systemd generate.
@@ -45,10 +47,9 @@ def test_drv_09_uninstall_leaves_the_node_as_it_was(lab_node, tmp_path):
 
     foreseen = node.play("playbooks/uninstall.yml", "--check", "--diff", nvidia_driver_version=DRIVER).passed()
     assert "nvidia-smi" in foreseen.output and (files(node), node.packages()) == state
-    pid = node.out("(exec 9</dev/nvidia0; exec sleep infinity) >/dev/null 2>&1 & echo $!")
-    node.play("playbooks/uninstall.yml").refused(pid)
+    with gpu_holder(node) as shown:
+        node.play("playbooks/uninstall.yml").refused(shown)
     assert (files(node), node.packages()) == state
-    node.sh(f"kill {pid}")
 
     node.play("playbooks/uninstall.yml").passed()
     assert node.packages() == packages

@@ -13,7 +13,7 @@ import subprocess
 
 import pytest
 
-from tests.lab.conftest import wait_until
+from tests.lab.conftest import gpu_holder, wait_until
 
 NODE_UP = ("--suite", "bookworm", "--gpus", "2")
 OLD, NEW = "535.183.06", "550.163.01"
@@ -91,15 +91,8 @@ def start(lab_node, kernels):
 
 @pytest.fixture
 def worker(lab_node):
-    """A service that has a GPU open; a container may not really open the device, a descriptor of its path will do."""
-    code = "import os, time; os.open('/dev/nvidia0', os.O_PATH); time.sleep(10**6)"
-    lab_node.sh(f'systemd-run --quiet --unit=serving python3 -c "{code}"')
-    pid = lab_node.out("systemctl show -P MainPID serving")
-    wait_until(
-        "the open device", lambda: lab_node.sh(f"ls -l /proc/{pid}/fd | grep nvidia0", check=False).returncode == 0
-    )
-    yield f"{pid} python3 (serving.service)"
-    lab_node.sh("systemctl stop serving", check=False)
+    with gpu_holder(lab_node) as shown:
+        yield shown
 
 
 def test_drv_11_a_change_is_refused_while_gpus_are_in_use_and_names_who_uses_them(lab_node, worker, kernels):
