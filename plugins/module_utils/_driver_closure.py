@@ -26,6 +26,7 @@ from ansible_collections.aiinfra.gpu_node.plugins.module_utils import (
     _driver_names,
     _driver_origin,
     _driver_record,
+    _gpu_holders,
 )
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _transaction_state as _state
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._apt_universe import (
@@ -332,7 +333,7 @@ class Closure:
         members = _driver_record.members(record)
         names = _driver_record.removable(self._root, members, _state.brought(self._root, OWNER))
         former = {path: read_text(self._root, path) for path in (_apt_prefs.PINS_PATH, _apt_prefs.BLACKLIST_PATH)}
-        users = _driver_record.gpu_users(self._root) if names and loaded_facts(self._root)["version"] else []
+        users = _gpu_holders.users(self._root) if names and loaded_facts(self._root)["version"] else []
         if users:
             raise TransactionError(
                 f"The driver is in use; stop what uses the GPUs first (pid, name, unit or pod): {', '.join(users)}"

@@ -88,11 +88,6 @@ def release_origins(root: str, sources: list[_apt_sources.Source]) -> set[tuple[
     return foreign
 
 
-def gpu_users(root: str) -> list[str]:
-    """Return the processes that use the GPUs; the driver's own daemons are restarted with their packages."""
-    return _gpu_holders.users(root)
-
-
 def in_use_problem(root: str, version: str, flavour: str) -> str:
     """Return why the driver must not be replaced by this one now: work runs on another one; empty when it may be.
 
@@ -102,7 +97,7 @@ def in_use_problem(root: str, version: str, flavour: str) -> str:
     # The module does not always tell its flavour; then the record knows what was installed.
     present = loaded["flavour"] or str(read_record(root).get("flavour") or "")
     same = loaded["version"] == version and (not present or not flavour or present == flavour)
-    users = [] if loaded["version"] is None or same else gpu_users(root)
+    users = [] if loaded["version"] is None or same else _gpu_holders.users(root)
     if not users:
         return ""
     old, new = (f"{one} ({kind})" if kind else one for one, kind in ((loaded["version"], present), (version, flavour)))

@@ -24,6 +24,7 @@ from ansible_collections.aiinfra.gpu_node.plugins.module_utils import (
     _driver_info,
     _driver_names,
     _driver_record,
+    _gpu_holders,
     _kernel_names,
     _lkg_store,
     _module_archive,
@@ -83,11 +84,11 @@ class Rollback:
             plan.refusals += manifest.damage(contents=bool(needed or plan.load_module))
         loaded = facts["loaded"]["version"]
         if loaded and (plan.reboot or plan.restore) and not self._interrupt_users:
-            users = _driver_record.gpu_users(self._root)
+            users = _gpu_holders.users(self._root)
             if users:
                 plan.refusals.append(
                     "GPUs are in use, and this would take them away; stop what uses them first, or allow it with "
-                    "gpu_node_allow_drain: true (pid and name): {}".format(", ".join(users))
+                    "gpu_node_allow_drain: true (pid, name, unit or pod): {}".format(", ".join(users))
                 )
         if plan.refusals:
             raise RollbackError("; ".join(plan.refusals))

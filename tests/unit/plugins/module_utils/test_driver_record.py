@@ -149,20 +149,6 @@ def test_origins_of_downloaded_release_files_tell_strangers(tmp_path):
     assert _driver_record.release_origins(str(tmp_path), found) == {("https://vendor.example/apt", "bookworm")}
 
 
-def test_drv_11_users_of_the_gpus_are_named_and_the_persistence_daemon_is_none(tmp_path):
-    for pid, name, target in (
-        ("10", "python3", "/dev/nvidia0"),
-        ("11", "nvidia-persiste", "/dev/nvidiactl"),
-        ("12", "bash", "/dev/null"),
-        ("13", "server", "/dev/nvidia-uvm"),
-    ):
-        write(tmp_path, f"proc/{pid}/comm", name + "\n")
-        (tmp_path / f"proc/{pid}/fd").mkdir()
-        os.symlink(target, tmp_path / f"proc/{pid}/fd/3")
-    write(tmp_path, "proc/version", "x")
-    assert _driver_record.gpu_users(str(tmp_path)) == ["10 python3", "13 server"]
-
-
 @pytest.mark.parametrize(
     ("kernel_says", "recorded", "wanted", "fragment"),
     [
