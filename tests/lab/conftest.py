@@ -168,9 +168,15 @@ class Node:
             found[origin.split()[1].split("/")[0]] = Kernel(meta, match[1])
         return Offers(found["bookworm-security"], found["bookworm"], found["bookworm-backports"])
 
-    def reboot(self) -> None:
-        """Restart the container: the simulated boot loader picks the kernel."""
-        subprocess.run([str(GPULAB), "reboot", self.name], check=True)
+    def reboot(self, whole: bool = True) -> None:
+        """Restart the container: the simulated boot loader picks the kernel.
+
+        A node without a driver for its kernel, or with half of one, has units that fail; it is not ``whole``.
+        """
+        subprocess.run([str(GPULAB), "reboot", self.name], check=whole)
+        if not whole:
+            ready = ("running", "degraded")
+            wait_until("a boot", lambda: self.sh("systemctl is-system-running", check=False).stdout.strip() in ready)
 
 
 def wait_until(what: str, ready, give_up=None, patience: float = PATIENCE) -> None:

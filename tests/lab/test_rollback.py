@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.conftest import GPULAB, gpu_holder, wait_until
+from tests.lab.conftest import gpu_holder, wait_until
 
 NODE_UP = ["--suite", "bookworm", "--gpus", "2"]
 DRIVER, OTHER = "535.183.06", "535.261.03"
@@ -42,12 +42,6 @@ def running(node) -> str:
 
 def verify(node):
     return node.play("playbooks/verify.yml", nvidia_driver_version=DRIVER)
-
-
-def boot_without_driver(node) -> None:
-    """Reboot; the driver's daemons fail on a kernel without its module, so that the node comes up degraded."""
-    subprocess.run([str(GPULAB), "reboot", node.name], check=False)
-    wait_until("a boot", lambda: node.sh("systemctl is-system-running", check=False).stdout.strip() == "degraded")
 
 
 @contextlib.contextmanager
@@ -91,7 +85,7 @@ def test_krn_01_a_surprise_kernel_that_takes_the_gpus_away(good):
     # As where DKMS does not get to build: were it asked, the packages would be left half configured (another test).
     good.sh("touch /etc/dkms/no-autoinstall; apt-get update -qq")
     good.sh(f"{NEW_KERNEL} linux-image-amd64 linux-headers-amd64; rm /etc/dkms/no-autoinstall")
-    boot_without_driver(good)
+    good.reboot(whole=False)
     assert running(good).startswith("6.12.")
     before = good.packages()
     verify(good).refused("no nvidia module")
@@ -196,7 +190,7 @@ def test_a_rollback_that_a_power_cut_ended_is_run_again(good, tmp_path):
         )
         subprocess.run(["docker", "kill", good.name], check=True, capture_output=True)
         play.wait()
-        subprocess.run([str(GPULAB), "reboot", good.name], check=False)
+        good.reboot(whole=False)
         go_back(good)
         assert not good.sh("ls /etc/dkms/no-autoinstall", check=False).stdout
         assert Path(log).exists()
