@@ -14,10 +14,10 @@ NOT_OURS = ("/etc/ld.so.cache", "/etc/machine-id", "/etc/resolv.conf", "/etc/hos
 
 def files(node) -> dict[str, str]:
     """Every file and link below /etc and /var/lib/gpu_node, with its content's checksum or its target."""
+    places = node.out("ls -d /etc /var/lib/gpu_node 2>/dev/null || true").replace("\n", " ")
     text = node.out(
-        "find /etc /var/lib/gpu_node -type f -exec sha256sum {} + 2>/dev/null; "
-        "find /etc /var/lib/gpu_node -type l -printf '%l  %p\\n' 2>/dev/null; "
-        "find /etc /var/lib/gpu_node -type d -printf 'd  %p\\n' 2>/dev/null"
+        f"find {places} -type f -exec sha256sum {{}} +; "
+        f"find {places} -type l -printf '%l  %p\\n'; find {places} -type d -printf 'd  %p\\n'"
     )
     found = dict(reversed(line.split("  ", 1)) for line in text.splitlines())
     return {path: what for path, what in found.items() if path not in NOT_OURS}
