@@ -10,6 +10,10 @@ NODE_UP = ["--suite", "bookworm", "--gpus", "2"]
 DRIVER = "535.183.06"
 #: What Debian's own tools write on their own account: caches, logs, random seeds, what udev and systemd generate.
 NOT_OURS = ("/etc/ld.so.cache", "/etc/machine-id", "/etc/resolv.conf", "/etc/hosts", "/etc/hostname", "/etc/mtab")
+#: Accounts, and tools' copies of them. That of a package's daemon outlives the package on Debian, lest its number be
+#: given to somebody else while files of it are left; all others are compared line by line.
+ACCOUNTS = tuple(f"/etc/{name}{end}" for name in ("passwd", "group", "shadow", "gshadow") for end in ("", "-"))
+DAEMON = "nvpd"
 
 
 def files(node) -> dict[str, str]:
@@ -20,7 +24,13 @@ def files(node) -> dict[str, str]:
         f"find {places} -type l -printf '%l  %p\\n'; find {places} -type d -printf 'd  %p\\n'"
     )
     found = dict(reversed(line.split("  ", 1)) for line in text.splitlines())
-    return {path: what for path, what in found.items() if path not in NOT_OURS}
+    return {path: what for path, what in found.items() if path not in (*NOT_OURS, *ACCOUNTS)}
+
+
+def accounts(node) -> list[str]:
+    """Every account and group but the daemon's own."""
+    lines = node.out("cat /etc/passwd /etc/group /etc/shadow /etc/gshadow").splitlines()
+    return [line for line in lines if line.split(":")[0] != DAEMON]
 
 
 def test_drv_09_uninstall_leaves_the_node_as_it_was(lab_node, tmp_path):
@@ -28,7 +38,7 @@ def test_drv_09_uninstall_leaves_the_node_as_it_was(lab_node, tmp_path):
     node.sh("apt-get update -qq && apt-get install -y -qq make mokutil && apt-mark hold mokutil")
     node.sh("echo '/dev/sdz none swap sw 0 0' >> /etc/fstab; mkdir -p /opt/cuda-12.4")
     node.sh("echo '# mine' > /etc/modprobe.d/nvidia-mine.conf")
-    before, packages = files(node), node.packages()
+    before, packages, people = files(node), node.packages(), accounts(node)
     node.play("site.yml", nvidia_driver_version=DRIVER).passed()
     node.reboot()
     node.play("playbooks/verify.yml", nvidia_driver_version=DRIVER).passed()
@@ -54,6 +64,8 @@ def test_drv_09_uninstall_leaves_the_node_as_it_was(lab_node, tmp_path):
     node.play("playbooks/uninstall.yml").passed()
     assert node.packages() == packages
     after = files(node)
-    assert {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)} == set()
+    differ = sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
+    assert not differ, "\n".join(f"{path}: {before.get(path)} before, {after.get(path)} after" for path in differ)
+    assert accounts(node) == people
     assert node.play("playbooks/uninstall.yml").passed().changed(node.name) == 0
     assert node.out("test -d /opt/cuda-12.4 && cat /etc/modprobe.d/nvidia-mine.conf") == "# mine"
