@@ -74,6 +74,21 @@ def _hidden(content: bytes | None) -> str:
     return "" if content is None else "(not shown: only its owner may read it)\n"
 
 
+def _forget_empty_drop_ins(root: str, path: str) -> None:
+    """Remove the directory of a drop-in of systemd's that was the last one there.
+
+    Below /etc/systemd no package ships such directories, and an empty one means nothing; elsewhere one may be a
+    package's.
+    """
+    directory = os.path.dirname(path)
+    if (
+        directory.startswith("/etc/systemd/")
+        and directory.endswith(".d")
+        and not os.listdir(path_below(root, directory))
+    ):
+        os.rmdir(path_below(root, directory))
+
+
 def ensure_files(root: str, files: Sequence[Mapping[str, Any]], check_mode: bool) -> dict[str, Any]:
     """Bring several files to their content in one go.
 
@@ -109,6 +124,7 @@ def ensure_files(root: str, files: Sequence[Mapping[str, Any]], check_mode: bool
             continue
         if after is None:
             os.unlink(path_below(root, path))
+            _forget_empty_drop_ins(root, path)
         else:
             replace_file(root, path, after, mode)
     return {"changed": bool(changed), "changed_paths": changed, "diff": diff}

@@ -28,6 +28,17 @@ def test_create_change_remove_and_each_again(tree):
     assert not tree.exists("/etc/x.d/a.conf")
 
 
+def test_the_last_drop_in_of_a_unit_takes_its_directory_along(tree):
+    tree.write("/etc/systemd/system/x.service.d/a.conf", "a\n").write("/etc/systemd/system/x.service.d/b.conf", "b\n")
+    tree.write("/etc/modprobe.d/a.conf", "a\n")
+    gone = [{"path": f"/etc/systemd/system/x.service.d/{name}.conf", "content": None} for name in "ab"]
+    ensure(tree, gone[0])
+    assert tree.exists("/etc/systemd/system/x.service.d/b.conf")
+    ensure(tree, gone[1], {"path": "/etc/modprobe.d/a.conf", "content": None})
+    assert not tree.exists("/etc/systemd/system/x.service.d")
+    assert tree.exists("/etc/systemd/system") and tree.exists("/etc/modprobe.d"), "a package's may be empty"
+
+
 def test_a_wrong_mode_is_a_difference_and_shows(tree):
     tree.write("/a", "x\n")
     (tree.path / "a").chmod(0o600)
