@@ -16,7 +16,7 @@ import re
 import time
 from typing import Any, Mapping
 
-from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _compat, _gpu_holders
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _compat, _gpu_holders, _persistenced
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._results import FAIL, OK, SKIPPED, WARN, Finding
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import Runner, list_dir, path_below, read_text
 
@@ -203,7 +203,7 @@ def plan(
         "config": config,
         "masked": present and masked,
         "enable": present and (unit["enabled"] != "enabled" if wanted else not off),
-        "reset": present and unit["active"] == "failed" and not state,
+        "reset": present and _persistenced.needs_reset(unit["active"], state),
         "state": state,
         "unlink": bool(unit["link"]) and not present,
         "reason": reason,

@@ -203,10 +203,19 @@ def plan(facts: Mapping[str, Any], enabled: bool, header: str) -> dict[str, Any]
         "write": present and unit["drop_in"] != text,
         "masked": unit["enabled"] == "masked" or unit["load"] == "masked",
         "enable": present and unit["enabled"] != ("enabled" if enabled else "disabled"),
-        "reset": unit["active"] == "failed" and not state,
+        "reset": present and needs_reset(unit["active"], state),
         "state": state if present else "",
         "reason": reason,
     }
+
+
+def needs_reset(active: str, state: str) -> bool:
+    """Return whether systemd's memory of a unit's failures has to be cleared before the unit gets its state.
+
+    A unit that failed may have used up its starts, and one that systemd is still trying to start is about to; then
+    systemd refuses the next start, whatever was mended meanwhile.
+    """
+    return active == "failed" or (active == "activating" and state in ("started", "restarted"))
 
 
 def why_not_started(facts: Mapping[str, Any]) -> str:

@@ -168,6 +168,11 @@ def test_svc_04_without_switches_or_unwanted_it_is_stopped_and_disabled(enabled)
     assert plan(facts, enabled=enabled)["reset"]
 
 
+def test_a_fabric_manager_that_has_used_up_its_starts_is_started_all_the_same():
+    found = plan(node(active="failed"))
+    assert (found["state"], found["reset"]) == ("started", True)
+
+
 def test_a_configuration_is_edited_in_place_and_only_where_it_differs():
     text = "# Comment about LOG_LEVEL=9\nLOG_LEVEL=4\nA=1\nLOG_LEVEL=5\n"
     once = _fabricmanager.config_text(text, {"LOG_LEVEL": 3, "NEW_KEY": "x y"})

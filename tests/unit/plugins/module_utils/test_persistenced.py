@@ -99,6 +99,15 @@ def test_svc_08_without_gpu_it_is_enabled_and_not_started(tmp_path, fake_runner)
     assert (plan["enable"], plan["state"], plan["reset"], plan["reason"]) == (True, "", True, "no NVIDIA GPU on PCI")
 
 
+@pytest.mark.parametrize("active", ["failed", "activating"])
+def test_a_daemon_that_has_used_up_its_starts_is_started_all_the_same(tmp_path, fake_runner, active):
+    """While the module was away systemd tried again and again, and would refuse the start that comes after."""
+    facts = converged(tmp_path, fake_runner)
+    facts["persistenced"].update(active=active, result="exit-code")
+    plan = _persistenced.plan(facts, True, HEADER)
+    assert (plan["state"], plan["reset"]) == ("started", True)
+
+
 def test_drv_07_it_is_not_started_on_a_mismatch(tmp_path, fake_runner):
     facts = converged(tmp_path, fake_runner)
     facts["persistenced"]["active"] = "inactive"
