@@ -37,6 +37,8 @@ _AREAS = {
         power_min_mw power_max_mw fan_count fan_speed clock_reasons clock_ns_sw_thermal clock_ns_hw_thermal
         clock_ns_hw_brake clock_sm_mhz clock_mem_mhz clock_sm_max_mhz utilization_gpu utilization_memory
     """,
+    # How many there are, or why they could not be listed; the lists themselves are Gpu.processes and Gpu.mig.
+    "occupants": "processes mig_devices",
 }
 #: By area; the units are in the names.
 NAMES = {area: tuple(text.split()) for area, text in _AREAS.items()}
