@@ -145,8 +145,9 @@ class Gpu(Plain):
     Args:
         index: NVML's index; it says nothing about the slot.
         bus_id: PCI address as sysfs writes it (``0000:65:00.0``); empty where it could not be read.
-        lost: A call said that the GPU is lost, gone, or needs a reset; nothing was asked after that.
-        lost_code: The code that said so: 15 lost, 16 reset required, 28 not found, 999 unknown.
+        lost: There was no handle of it, or a call said that it is lost, gone, or needs a reset; nothing was asked
+            after that.
+        lost_code: The code that said so: 15 lost, 16 reset required, 28 not found; any other for a handle.
         readings: What was read, by name.
         processes: Its users by the driver's own word.
         mig: Its MIG devices; empty without MIG.
@@ -321,7 +322,8 @@ class LogEvent(Plain):
 
     Args:
         at: Seconds since the boot.
-        kind: ``xid``, ``off_bus`` (the GPU has fallen off the bus, with or without a number) or ``reset_required``.
+        kind: ``xid`` (also a GPU off the bus for which there is a number, 79, beside the text), ``off_bus`` (the GPU
+            has fallen off the bus, and no line has a number) or ``reset_required``.
         xid: The number; None where the lines have none.
         bus_id: PCI address as sysfs writes it; empty where the lines have none.
         text: The lines, joined.
