@@ -18,6 +18,7 @@ RUN = "/run/lab"
 FACES = RUN + "/faces"
 HOST_MODULES = RUN + "/host-modules"
 NVIDIA_MAJOR = 195
+SIMGPU = "/usr/local/bin/simgpu"
 
 
 def write(path: str, text: str) -> None:
@@ -97,6 +98,8 @@ def cover_pci(found: list[Gpu]) -> None:
         _mount("--bind", bus, "/sys/bus/pci")
     for gpu in found:
         add_device(gpu)
+    if os.access(SIMGPU, os.X_OK):  # link width and speed, AER counters
+        subprocess.run([SIMGPU, "sysfs"], check=False)
 
 
 def device_path(gpu: Gpu) -> str:

@@ -74,7 +74,7 @@ typedef struct {
     unsigned type;
     int code;
     union { double real; unsigned u; unsigned long long ull; long long sll; int s; } value;
-} field_value;
+} field_reading;
 
 #define VERSION_WORD(type, number) ((unsigned)sizeof(type) | (number) << 24)
 #define MEMORY_V2_WORD VERSION_WORD(memory_v2, 2u)
@@ -94,6 +94,6 @@ _Static_assert(SRAM_V1_WORD == 0x01000068u && REPAIR_V1_WORD == 0x0100000cu, "Sr
 _Static_assert(UNREPAIRABLE_V1_WORD == 0x01000008u, "UnrepairableMemory");
 _Static_assert(sizeof(fabric_info_v1) == 28 && FABRIC_V3_WORD == 0x03000028u, "GpuFabricInfo");
 _Static_assert(sizeof(process_v1) == 16 && sizeof(process_v2) == 24, "ProcessInfo");
-_Static_assert(sizeof(field_value) == 40 && sizeof(violation_time) == 16 && sizeof(device_attributes) == 40, "FieldValue");
+_Static_assert(sizeof(field_reading) == 40 && sizeof(violation_time) == 16 && sizeof(device_attributes) == 40, "FieldValue");
 
 #endif

@@ -111,7 +111,7 @@ static int read_field(unsigned gpu, unsigned id, unsigned scope, long long *out,
     return rc;
 }
 
-static void store(field_value *out, long long value)
+static void store(field_reading *out, long long value)
 {
     out->value.ull = 0;
     if (out->type == VALUE_UNSIGNED)
@@ -122,7 +122,7 @@ static void store(field_value *out, long long value)
         out->value.sll = value;                   /* the two long types share their bytes */
 }
 
-EXPORT int nvmlDeviceGetFieldValues(device_t handle, int count, field_value *values)
+EXPORT int nvmlDeviceGetFieldValues(device_t handle, int count, field_reading *values)
 {
     struct timespec now;
     enum value_type type = VALUE_UNSIGNED;
