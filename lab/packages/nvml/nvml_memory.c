@@ -151,6 +151,7 @@ EXPORT int nvmlDeviceGetSramEccErrorStatus(device_t handle, sram_ecc_status_v1 *
 
 /* ---- replaced rows and pages ---- */
 
+#if DRIVER_BRANCH >= 450
 static int numbers(unsigned gpu, const char *const *names, size_t count, unsigned *const *places)
 {
     long long value;
@@ -168,7 +169,6 @@ static int numbers(unsigned gpu, const char *const *names, size_t count, unsigne
     return NVML_SUCCESS;
 }
 
-#if DRIVER_BRANCH >= 450
 static const char *const rows[] = { "remap_correctable", "remap_uncorrectable", "remap_pending", "remap_failure" };
 
 EXPORT int nvmlDeviceGetRemappedRows(device_t handle, unsigned *corrected, unsigned *uncorrected, unsigned *pending,
