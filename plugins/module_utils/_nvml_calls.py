@@ -29,10 +29,6 @@ class Miss(Exception):
         super().__init__(note)
         self.why, self.code, self.note = why, code, note
 
-    def entry(self) -> list[Any]:
-        """Return it as a reading."""
-        return [None, self.why, self.code, self.note]
-
 
 def miss(code: int, where: str) -> Miss:
     """Return what a code of NVML means for the value that was asked for; only 3, 4 and 13 are no failure."""

@@ -15,6 +15,7 @@ from ansible_collections.aiinfra.gpu_node.plugins.module_utils._nvml_calls impor
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._nvml_tables import (
     ALL_ONES,
     FIELDS,
+    HIDDEN_BY_MIG,
     LOST,
     NVLINK5_ERRORS,
     NVLINK_ERRORS,
@@ -59,7 +60,7 @@ class Card:
         except Exception as error:  # a structure that is not what this code knows
             values = [Miss("failed", None, f"{type(error).__name__}: {error}")] * len(wanted)
         values = [self._checked(name, value) for name, value in zip(wanted, values)]
-        self.put({name: self._entry(value) for name, value in zip(wanted, values)})
+        self.put({name: self._entry(name, value) for name, value in zip(wanted, values)})
         for value in values:
             if isinstance(value, Miss) and value.code in LOST:
                 raise value
@@ -78,10 +79,10 @@ class Card:
         except (ValueError, TypeError, OverflowError) as error:
             return Miss("failed", None, f"{name}: {error}")
 
-    def _entry(self, value: Any) -> list[Any]:
+    def _entry(self, name: str, value: Any) -> list[Any]:
         if isinstance(value, Miss):
-            note = value.note + ("; MIG is on" if self.mig_on and value.why == "unsupported" else "")
-            return [None, value.why, value.code, note]
+            hidden = self.mig_on and value.why == "unsupported" and name.startswith(HIDDEN_BY_MIG)
+            return [None, value.why, value.code, value.note + ("; MIG is on" if hidden else "")]
         if isinstance(value, Noted):
             return [value.value, "", value.code, value.note]
         return [value, "", None, ""]

@@ -97,7 +97,9 @@ def words(text: str) -> tuple[str, ...]:
 
 
 #: Readings that are texts.
-TEXTS = frozenset(words("name uuid serial board_part vbios inforom_version gsp_version fabric_cluster"))
+TEXTS = frozenset(
+    words("name uuid serial board_part vbios inforom_version gsp_version compute_capability fabric_cluster")
+)
 #: Readings that NVML tells as 0 or 1 and that are true or false here.
 FLAGS = frozenset(
     words(
@@ -105,6 +107,8 @@ FLAGS = frozenset(
         "sram_threshold_exceeded"
     )
 )
+#: Readings that a GPU with MIG devices does not have, though it has them without.
+HIDDEN_BY_MIG = ("remap_", "utilization_", "ecc_", "sram_", "nvlink")
 _DEGREES = (
     "temperature temperature_margin tlimit_slowdown tlimit_shutdown tlimit_mem memory_temperature "
     "temperature_slowdown temperature_mem_max"

@@ -328,7 +328,8 @@ snapshot:
     occupants:
       description:
         - Processes by the kernel's word. C(dstate) hang in the driver, C(zombies) have ended and still count as users
-          (both as C(pid) and C(name)); C(holders) have a device open, as RV(aiinfra.gpu_node.driver_info#module:driver.holders).
+          (both as C(pid) and C(name)); C(holders) have a device open, in the form of
+          RV(aiinfra.gpu_node.driver_info#module:driver.holders).
       type: dict
     log:
       description: What the driver wrote to the kernel's log in this boot, oldest first.
