@@ -48,6 +48,9 @@ class Policy:
     """Thresholds and choices of the checks; the metadata of each field is its documentation."""
 
     expect_gpus: bool = _flag(True, "the node must have GPUs: without any, it fails instead of having nothing to judge")
+    expected_gpus: int = _number(
+        -1, -1, 64, "GPUs", "how many the node must have; -1: as many as its profile says, else as PCI shows"
+    )
     unknown_model: str = _choice("warn", ("warn", "fail"), "verdict on a GPU that no profile describes")
     strict_pending: bool = _flag(False, "what a reset will mend (row remap, page retirement, repair) fails, not warns")
     # Software
