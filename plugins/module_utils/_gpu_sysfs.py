@@ -21,8 +21,8 @@ _DEVICES = "sys/bus/pci/devices"
 _SPEED = re.compile(r"^([0-9]+(?:\.[0-9]+)?) GT/s")
 _NODE = re.compile(r"^nvidia(?:[0-9]+|ctl|-uvm|-uvm-tools|-modeset|-nvlink|-nvswitch.*)$")
 _ADDRESS = re.compile(r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
-#: A link that is down, or a device that is gone, shows this as its width.
-_NO_WIDTH = (0, 255)
+#: Widths that PCIe has; a link that is down shows 0, a device that is gone 63 or 255.
+_WIDTHS = (1, 2, 4, 8, 12, 16, 32)
 
 
 def pci_gpus(root: str = "/") -> tuple[PciGpu, ...]:
@@ -66,7 +66,7 @@ def _number(root: str, path: str) -> int | None:
 
 def _width(root: str, path: str) -> int | None:
     found = _number(root, path)
-    return None if found in _NO_WIDTH else found
+    return found if found in _WIDTHS else None
 
 
 def _speed(root: str, path: str) -> float | None:
