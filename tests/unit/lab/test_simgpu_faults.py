@@ -164,6 +164,28 @@ def test_the_pci_tree_follows_the_state(state, tmp_path):
     assert text(card.resolve().parent / "class") == "0x060400"
     assert (card / "driver").resolve() == tmp_path / "sys/bus/pci/drivers/nvidia"
     assert text(devices / "0000:c1:00.0/class") == "0x068000"
+    assert (devices / "0000:c1:00.0/driver").resolve().name == "nvidia-nvswitch"
     simgpu(state, "set", "gpu=1", "pcie_width=4")
     simgpu(state, "sysfs", "--root", str(tmp_path))
     assert text(card / "current_link_width") == "4"
+
+
+def test_the_pci_tree_needs_a_place_outside_of_a_lab_node(state):
+    with pytest.raises(AssertionError, match="no lab node"):
+        simgpu(state, "sysfs")
+
+
+def test_what_fails_belongs_to_the_card_that_was_named_before_it(state):
+    simgpu(
+        state,
+        "set",
+        "rc.nvmlDeviceGetUUID=1",
+        "gpu=1",
+        "rc.nvmlDeviceGetName=3",
+        "field.94.rc=999",
+        "nvml.init_error=9",
+    )
+    card = values(state)
+    assert (card["rc.nvmlDeviceGetUUID"], card["nvml.init_error"]) == ("1", "9")
+    assert (card["gpu.1.rc.nvmlDeviceGetName"], card["gpu.1.field.94.rc"]) == ("3", "999")
+    assert "rc.nvmlDeviceGetName" not in card
