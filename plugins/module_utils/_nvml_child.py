@@ -44,6 +44,9 @@ _CHUNK = 65536
 #: How often, in seconds, it is looked whether a silent child has ended.
 _TICK_S = 0.2
 
+#: How long lines are let to gather in the pipe, in seconds; it holds some hundred of them.
+_GATHER_S = 0.002
+
 Reap = Callable[["subprocess.Popen[bytes]", float], bool]
 
 # Children that were left; asked for their end at each new reading, so that a caller that lives long keeps no zombie.
@@ -160,6 +163,9 @@ class _Watch:
                 self.late = True
                 return
             ready = poll.poll(min(rest, _TICK_S) * 1000)
+            if ready:
+                # The child writes a line before each call; to wake for every one would cost more than to read them.
+                time.sleep(min(rest, _GATHER_S))
             for descriptor, _event in ready:
                 if not self._take(descriptor, descriptor == answer):
                     poll.unregister(descriptor)
