@@ -17,8 +17,6 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
 FILES = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "files")
-#: Options that are filled in here where the task does not give them.
-SHIPPED = ("profiles", "xid_policy")
 
 
 @functools.lru_cache(maxsize=1)
@@ -32,20 +30,28 @@ def shipped() -> dict[str, Any]:
     }
 
 
-def _content(path: str) -> Any:
+def captured(path: str) -> Any:
+    """Return the content of a profile that was captured, a file on the controller."""
     try:
-        with open(path, encoding="utf-8") as handle:
-            # The C reader, where there is one: the files are read once for each node of a run.
-            return yaml.load(handle, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
+        return _content(os.path.abspath(os.path.expanduser(path)))
     except (OSError, yaml.YAMLError) as error:
         raise AnsibleActionFail(
-            f"{path} of the collection cannot be read: {error}. Install the collection anew"
+            f"The profile {path} cannot be read: {error}. It is a file on the controller, which"
+            " playbooks/capture_profile.yml writes"
         ) from error
+
+
+def _content(path: str) -> Any:
+    with open(path, encoding="utf-8") as handle:
+        # The C reader, where there is one: the files are read once for each node of a run.
+        return yaml.load(handle, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 class ActionModule(ActionBase):
     """Runs the module of the same name with what it is judged by."""
 
+    #: Options that are filled in here where the task does not give them.
+    SENT: tuple[str, ...] = ("profiles", "xid_policy")
     _supports_check_mode = True
     _supports_async = True
 
@@ -53,9 +59,12 @@ class ActionModule(ActionBase):
         """Add what the task does not give, and run the module."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         args = {key: value for key, value in self._task.args.items() if value is not None}
+        profile = args.get("profile")
+        if isinstance(profile, str) and profile.endswith((".yml", ".yaml")):
+            args["profile"] = captured(profile)
         try:
-            args = {**shipped(), **args}
-        except OSError as error:
+            args = {**{name: shipped()[name] for name in self.SENT}, **args}
+        except (OSError, yaml.YAMLError) as error:
             raise AnsibleActionFail(f"The collection is not whole: {error}. Install it anew") from error
         result.update(
             self._execute_module(
@@ -68,6 +77,6 @@ class ActionModule(ActionBase):
         given = result.get("invocation", {}).get("module_args")
         if isinstance(given, dict):
             # Long, the same in every run, and not what the task says.
-            for name in SHIPPED:
+            for name in self.SENT:
                 given.pop(name, None)
         return result

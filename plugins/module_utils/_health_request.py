@@ -80,7 +80,7 @@ def parse(values: Mapping[str, Any]) -> Request:
             return None
 
     wanted = values.get("profile") or AUTO
-    profiles = tried(_profiles, values.get("profiles") or [], wanted)
+    profiles = tried(parse_profiles, values.get("profiles") or [], wanted)
     xids = tried(_xid_policy.parse, values.get("xid_policy"), values.get("xid_overrides") or [])
     thresholds = values.get("thresholds") or {}
     policy = tried(Policy.from_mapping, thresholds)
@@ -111,7 +111,17 @@ def _rows(rows: Any) -> Any:
     return clean
 
 
-def _profiles(shipped: Sequence[Any], wanted: Any) -> tuple[Profile, ...]:
+def parse_profiles(shipped: Sequence[Any], wanted: Any = AUTO) -> tuple[Profile, ...]:
+    """Return the profiles to compare with.
+
+    Args:
+        shipped: Content of the shipped profiles.
+        wanted: ``auto`` for all of them, the name of one, or the mapping of another one, which is then the only one.
+
+    Raises:
+        ProfileError: for a profile that cannot be used.
+        RequestError: for a name that is not there.
+    """
     if isinstance(wanted, Mapping):
         # The only one: a GPU that it does not describe is another one than it should be.
         return (_gpu_profile.parse(wanted, "profile"),)
@@ -140,6 +150,17 @@ def expected_gpus(value: Any) -> int | None:
     if not text.isascii() or not text.isdigit() or int(text) > MAX_GPUS:
         raise RequestError(f"expected is {value!r}; allowed is auto or a whole number from 0 to {MAX_GPUS}")
     return int(text)
+
+
+def check_deadline(seconds: float) -> None:
+    """Refuse a deadline that is too short to read anything, or too long to be one.
+
+    Raises:
+        RequestError: naming what is allowed.
+    """
+    low, high = DEADLINES
+    if not low <= seconds <= high:
+        raise RequestError(f"deadline is {seconds:g}; allowed are {low:g} to {high:g} seconds")
 
 
 def parse_since(value: Any) -> float | datetime.datetime | None:

@@ -33,6 +33,8 @@ options:
       - V(auto) takes the shipped profile that describes a GPU, by its PCI ids.
       - The name of a shipped profile, such as V(h100-sxm), or a dictionary as M(aiinfra.gpu_node.gpu_profile) captures
         it, says which GPU it must be; another one fails.
+      - A text that ends in C(.yml) is the path of a file on the controller with such a dictionary. A relative path
+        starts at the directory in which C(ansible-playbook) was started.
     type: raw
     default: auto
   expected:
@@ -282,6 +284,11 @@ calls:
   description: NVML calls that were made.
   returned: success or O(enforce=true)
   type: int
+nvml_python:
+  description: The Python that read NVML.
+  returned: success or O(enforce=true)
+  type: str
+  sample: /opt/gpu_node/nvml/bin/python
 """
 
 import json
@@ -339,20 +346,17 @@ def run(params: dict[str, Any]) -> dict[str, Any]:
         RequestError: for parameters that cannot be judged by.
     """
     request = _health_request.parse(params)
-    low, high = _health_request.DEADLINES
-    if not low <= params["deadline"] <= high:
-        raise _health_request.RequestError(
-            "deadline is {:g}; allowed are {:g} to {:g} seconds".format(params["deadline"], low, high)
-        )
+    _health_request.check_deadline(params["deadline"])
+    python = _gpu_snapshot.nvml_python(params["nvml_python"] or "")
     snapshot = _gpu_snapshot.collect(
         SystemRunner(),
-        python=params["nvml_python"] or "",
+        python=python,
         library=params["nvml_library"] or "",
         deadline_s=params["deadline"],
         kmsg=params["kernel_log"],
     )
     verdict, _kept = _health_request.judge(request, snapshot, read_history(params["history"]))
-    result = _health_request.answer(snapshot, verdict)
+    result = {**_health_request.answer(snapshot, verdict), "nvml_python": python}
     return {**result, "snapshot": snapshot.as_dict()} if params["return_snapshot"] else result
 
 
