@@ -165,14 +165,15 @@ def judge(
     findings: list[Finding] = []
     marks: list[tuple[str, str, bool]] = []
     for spec in REGISTRY.values():
-        for finding in run_check(spec, ctx, strict):
+        for outcome in run_check(spec, ctx, strict):
+            finding = outcome.finding
             skip = next((one for one in skips if one.covers(finding)), None)
             if skip:
                 findings.append(
                     dataclasses.replace(finding, status=SKIPPED, hint=f"left out by the skip list: {skip.reason}")
                 )
                 continue
-            if spec.damped and finding.status in (OK, WARN, FAIL):
+            if spec.damped and outcome.judgement:
                 marks.append((spec.name, finding.target, finding.status == FAIL))
                 finding = _damped(spec, finding, view, policy)
             findings.append(finding)

@@ -71,7 +71,8 @@ class Check:
         name: Dotted name.
         scope: ``gpu`` (called for each GPU) or ``node``.
         title: What it asks, in a line.
-        reads: Readings that it needs, all of them; for the node: parts of the snapshot, for the documentation.
+        reads: Readings that it needs, all of them.
+        parts: What else of the snapshot it looks at, for the documentation.
         instead: Groups of readings that serve where those of ``reads`` are not supported.
         optional: Readings that it uses where they are supported.
         thresholds: Fields of the policy that it uses.
@@ -87,6 +88,7 @@ class Check:
     scope: str
     title: str
     reads: tuple[str, ...]
+    parts: tuple[str, ...]
     instead: tuple[tuple[str, ...], ...]
     optional: tuple[str, ...]
     thresholds: tuple[str, ...]
@@ -116,6 +118,7 @@ def check(
     source: str,
     action: str,
     priority: str = "P1",
+    parts: Sequence[str] = (),
     instead: Sequence[Sequence[str]] = (),
     optional: Sequence[str] = (),
     thresholds: Sequence[str] = (),
@@ -133,8 +136,8 @@ def check(
             raise ValueError(f"two checks are called {name}")
         groups = tuple(tuple(group) for group in instead)
         REGISTRY[name] = Check(
-            name, scope, title, tuple(reads), groups, tuple(optional), tuple(thresholds), priority, source, action,
-            tuple(damped), essential, function,
+            name, scope, title, tuple(reads), tuple(parts), groups, tuple(optional), tuple(thresholds),
+            priority, source, action, tuple(damped), essential, function,
         )  # fmt: skip
         return function
 
@@ -183,13 +186,15 @@ class Context:
         return unique
 
     def expected_gpus(self) -> int | None:
-        """Return how many GPUs the golden profiles name; None where none does."""
+        """Return how many GPUs the policy, else the golden profiles name; None where none does."""
+        if self.policy.expected_gpus >= 0:
+            return self.policy.expected_gpus
         counts = [profile.gpu_count for profile in self.profiles if profile.gpu_count is not None]
         return sum(counts) if counts else None
 
     def gpus_expected(self) -> bool:
-        """Whether this node should have GPUs: by the policy, by a profile, or because PCI shows some."""
-        return bool(self.policy.expect_gpus or self.expected_gpus() or self.snapshot.pci)
+        """Whether this node should have GPUs: by the policy, by a profile, or because there are some."""
+        return bool(self.policy.expect_gpus or self.expected_gpus() or self.snapshot.pci or self.snapshot.gpus)
 
     def requires(self, gpu: Gpu, name: str) -> str:
         """Return why a reading may not be unsupported on a GPU; empty where it may."""
@@ -270,8 +275,21 @@ def _unreadable(spec: Check, gpu: Gpu, ctx: Context) -> Judged | None:
     return next((problem for problem in extra if problem.status in BAD), None)
 
 
-def run_check(spec: Check, ctx: Context, strict: bool = False) -> list[Finding]:
-    """Return the findings of one check.
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """A finding, and whether it is a judgement: only a judgement may wait for more samples.
+
+    Args:
+        finding: The finding.
+        judgement: False for what the rule for unread values, or a mistake in the check, decided.
+    """
+
+    finding: Finding
+    judgement: bool
+
+
+def run_check(spec: Check, ctx: Context, strict: bool = False) -> list[Outcome]:
+    """Return the outcomes of one check.
 
     Args:
         spec: The check.
@@ -279,43 +297,44 @@ def run_check(spec: Check, ctx: Context, strict: bool = False) -> list[Finding]:
         strict: Let an exception of the check through (for tests); else it becomes an ``error`` finding.
     """
     if spec.scope == NODE:
-        return _findings(spec, "node", lambda: spec.function(ctx), strict)
-    found: list[Finding] = []
+        return _outcomes(spec, "node", (ctx,), None, strict)
+    found: list[Outcome] = []
     for gpu in ctx.snapshot.gpus:
-        found += _findings(spec, gpu_target(gpu), lambda gpu=gpu: _judge_gpu(spec, gpu, ctx), strict)  # type: ignore[misc]
+        if gpu.lost and spec.name != LOST:
+            problem: Judged | None = Judged(SKIPPED, hint=f"the GPU is lost: see {LOST}")
+        else:
+            problem = _unreadable(spec, gpu, ctx)
+        found += _outcomes(spec, gpu_target(gpu), (gpu, ctx), problem, strict)
     return found
 
 
-def _judge_gpu(spec: Check, gpu: Gpu, ctx: Context) -> Iterable[Judged]:
-    if gpu.lost and spec.name != LOST:
-        return [Judged(SKIPPED, hint=f"the GPU is lost: see {LOST}")]
-    problem = _unreadable(spec, gpu, ctx)
-    return [problem] if problem else spec.function(gpu, ctx)
-
-
-def _findings(spec: Check, target: str, judge: Callable[[], Iterable[Judged]], strict: bool) -> list[Finding]:
+def _outcomes(
+    spec: Check, target: str, arguments: tuple[Any, ...], problem: Judged | None, strict: bool
+) -> list[Outcome]:
+    judgement = problem is None
     try:
-        judged = list(judge())
+        judged = [problem] if problem else list(spec.function(*arguments))
     except Exception as error:
         if strict:
             raise
         # A mistake in a check must not take the others with it, nor count as good.
-        text = f"{type(error).__name__}: {error}"
+        text, judgement = f"{type(error).__name__}: {error}", False
         judged = [Judged(ERROR, text, hint="the check itself failed: this is a mistake in the collection, report it")]
     if not judged:
         judged = [Judged(ERROR, hint="the check judged nothing: this is a mistake in the collection, report it")]
-    return [
-        Finding(
-            spec.name,
-            item.target or target,
-            item.status,
-            item.value,
-            item.expected,
-            item.source or (spec.source if item.status != SKIPPED else ""),
-            item.hint or (spec.action if item.status in (WARN, FAIL, ERROR) else ""),
-        )
-        for item in judged
-    ]
+    return [Outcome(_finding(spec, item, target), judgement) for item in judged]
+
+
+def _finding(spec: Check, item: Judged, target: str) -> Finding:
+    return Finding(
+        spec.name,
+        item.target or target,
+        item.status,
+        item.value,
+        item.expected,
+        item.source or (spec.source if item.status != SKIPPED else ""),
+        item.hint or (spec.action if item.status in (WARN, FAIL, ERROR) else ""),
+    )
 
 
 def skipped(reason: str, value: Any = None) -> list[Judged]:

@@ -20,6 +20,7 @@ from ansible_collections.aiinfra.gpu_node.plugins.module_utils._health_checks im
     gpu_target,
     no_profile,
     skipped,
+    unread,
     verdict,
 )
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._results import ERROR, FAIL, OK, WARN
@@ -38,8 +39,8 @@ _SW_THERMAL = 0x20
 
 
 @check(
-    LOST, GPU, "Does the GPU answer?", ("lost",), priority="P0", source="NVML codes 15, 16, 28, 999", essential=True,
-    action="drain the node; see dmesg; reset the GPU or reboot, then reseat or replace it",
+    LOST, GPU, "Does the GPU answer?", parts=("lost",), priority="P0", source="NVML codes 15, 16, 28, 999",
+    essential=True, action="drain the node; see dmesg; reset the GPU or reboot, then reseat or replace it",
 )  # fmt: skip
 def lost(gpu: Gpu, ctx: Context) -> Iterable[Judged]:
     """Judge whether the GPU is there; the others of the node are judged all the same."""
@@ -53,7 +54,7 @@ def lost(gpu: Gpu, ctx: Context) -> Iterable[Judged]:
 
 
 @check(
-    "gpu.profile", GPU, "Is the GPU the one that is expected?", ("bus_id", "pci.device_id"),
+    "gpu.profile", GPU, "Is the GPU the one that is expected?", parts=("bus_id", "pci.device_id"),
     thresholds=("unknown_model",), priority="P0", source="files/gpu_profiles",
     action="add a profile: the module gpu_profile captures one of a good node",
 )  # fmt: skip
@@ -248,7 +249,8 @@ def _drift(gpu: Gpu, ctx: Context, name: str, wanted: str | None) -> list[Judged
     alike = [
         other
         for other in ctx.snapshot.gpus
-        if other.get(name).ok and getattr(ctx.pci(other), "device_id", None) == getattr(mine, "device_id", None)
+        if unread(other, ctx, name) is None
+        and getattr(ctx.pci(other), "device_id", None) == getattr(mine, "device_id", None)
     ]
     if len(alike) < 2:
         return skipped("no other GPU of this model to compare with", seen)

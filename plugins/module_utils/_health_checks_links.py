@@ -116,7 +116,7 @@ def pcie_errors(gpu: Gpu, ctx: Context) -> Iterable[Judged]:
 
 
 @check(
-    "gpu.pcie_aer", GPU, "Does the PCIe root see no errors of the GPU's link (AER)?",
+    "gpu.pcie_aer", GPU, "Does the PCIe root see no errors of the GPU's link (AER)?", parts=("pci.aer", "pci.port_aer"),
     thresholds=("aer_correctable_per_minute", "window_s"), source=_OURS,
     action="see dmesg for AER; reseat the card or its riser",
 )  # fmt: skip
@@ -149,7 +149,8 @@ def pcie_aer(gpu: Gpu, ctx: Context) -> Iterable[Judged]:
 
 
 @check(
-    "gpu.numa", GPU, "Does the firmware tell which memory is next to the GPU?", priority="P2", source="sysfs numa_node",
+    "gpu.numa", GPU, "Does the firmware tell which memory is next to the GPU?", parts=("pci.numa_node",),
+    priority="P2", source="sysfs numa_node",
     action="a setting of the firmware (NUMA, SRAT), in a virtual machine of the host; a captured profile accepts it",
 )  # fmt: skip
 def numa(gpu: Gpu, ctx: Context) -> Iterable[Judged]:

@@ -35,7 +35,7 @@ _NVML_HINTS = {
 
 
 @check(
-    "node.nvml", NODE, "Does NVML load and answer before the deadline?", ("nvml.state", "nvml.hung_in"),
+    "node.nvml", NODE, "Does NVML load and answer before the deadline?", parts=("nvml.state", "nvml.hung_in"),
     priority="P0", source="NVML", action="see dmesg, then reboot the node", essential=True,
 )  # fmt: skip
 def nvml(ctx: Context) -> Iterable[Judged]:
@@ -55,7 +55,7 @@ def nvml(ctx: Context) -> Iterable[Judged]:
 
 @check(
     "node.gpu_count", NODE, "Do PCI, NVML and the profile count the same GPUs?",
-    ("pci", "nvml.count", "gpus", "profile.gpu_count"), thresholds=("expect_gpus",),
+    parts=("pci", "nvml.count", "gpus", "profile.gpu_count"), thresholds=("expect_gpus", "expected_gpus"),
     priority="P0", source="PCI, NVML and the profile", essential=True,
     action="a GPU is missing: see dmesg; reseat or replace it when a power cycle does not bring it back",
 )  # fmt: skip
@@ -63,7 +63,7 @@ def gpu_count(ctx: Context) -> Iterable[Judged]:
     """Compare three counts; each GPU that PCI shows and NVML does not is named."""
     snapshot, expected = ctx.snapshot, ctx.expected_gpus()
     value = {"pci": len(snapshot.pci), "nvml": snapshot.nvml.count, "read": len(snapshot.gpus)}
-    source = "profile" if expected is not None else "PCI"
+    source = "expected_gpus" if ctx.policy.expected_gpus >= 0 else "profile" if expected is not None else "PCI"
     wanted = len(snapshot.pci) if expected is None else expected
     if not snapshot.pci and not snapshot.gpus and not wanted:
         if ctx.policy.expect_gpus:
@@ -88,7 +88,8 @@ def gpu_count(ctx: Context) -> Iterable[Judged]:
 
 
 @check(
-    "node.pci_driver", NODE, "Has the nvidia driver taken every GPU?", ("pci.driver",), priority="P0", source="sysfs",
+    "node.pci_driver", NODE, "Has the nvidia driver taken every GPU?", parts=("pci.driver",),
+    priority="P0", source="sysfs",
     action="another driver, or none, holds the GPU: see dmesg, and vfio-pci or nouveau in /etc/modprobe.d",
 )  # fmt: skip
 def pci_driver(ctx: Context) -> Iterable[Judged]:
@@ -109,7 +110,7 @@ def _nothing_on_pci(ctx: Context) -> list[Judged]:
 
 @check(
     "node.driver_match", NODE, "Are loaded module, library and NVML of one version?",
-    ("software.module_version", "software.library_version", "nvml.driver_version"), priority="P0",
+    parts=("software.module_version", "software.library_version", "nvml.driver_version"), priority="P0",
     source="the driver accepts only its own version",
     action="reboot, or reload the module when nothing uses the GPUs: the packages were changed under a running driver",
 )  # fmt: skip
@@ -137,7 +138,7 @@ def driver_match(ctx: Context) -> Iterable[Judged]:
 
 @check(
     "node.driver_pin", NODE, "Is the loaded driver the wanted one, and held?",
-    ("software.module_version", "software.wanted_version", "software.held"), priority="P0",
+    parts=("software.module_version", "software.wanted_version", "software.held"), priority="P0",
     source="record of the role nvidia_driver", action="run the role nvidia_driver, then reboot when it says so",
 )  # fmt: skip
 def driver_pin(ctx: Context) -> Iterable[Judged]:
@@ -154,7 +155,7 @@ def driver_pin(ctx: Context) -> Iterable[Judged]:
 
 
 @check(
-    "node.nouveau", NODE, "Is nouveau kept away?", ("software.nouveau_loaded",), priority="P0",
+    "node.nouveau", NODE, "Is nouveau kept away?", parts=("software.nouveau_loaded",), priority="P0",
     source="DCGM diagnostic level 1", action="blacklist nouveau (role nvidia_driver), rebuild the initramfs and reboot",
 )  # fmt: skip
 def nouveau(ctx: Context) -> Iterable[Judged]:
@@ -164,7 +165,7 @@ def nouveau(ctx: Context) -> Iterable[Judged]:
 
 
 @check(
-    "node.device_nodes", NODE, "Are the device nodes there?", ("software.device_nodes", "minor"),
+    "node.device_nodes", NODE, "Are the device nodes there?", parts=("software.device_nodes", "minor"),
     source="DCGM diagnostic level 1", action="nvidia-modprobe -u -c0, or start nvidia-persistenced; see udev's rules",
 )  # fmt: skip
 def device_nodes(ctx: Context) -> Iterable[Judged]:
@@ -180,7 +181,7 @@ def device_nodes(ctx: Context) -> Iterable[Judged]:
 
 
 @check(
-    "node.units", NODE, "Do the services that the GPUs need run?", ("units",),
+    "node.units", NODE, "Do the services that the GPUs need run?", parts=("units",),
     thresholds=("required_units", "boot_grace_s", "unit_restarts", "unit_window_s"), source="NVSentinel's monitor",
     action="systemctl status and journalctl -u of the unit",
 )  # fmt: skip
@@ -233,8 +234,9 @@ def _unit(ctx: Context, unit: Unit, required: str) -> Judged | None:
 
 
 @check(
-    "node.iommu", NODE, "Is the IOMMU out of the way of peer-to-peer traffic?", ("software.iommu", "software.cmdline"),
-    priority="P2", source="NCCL's documentation", action="iommu=pt on the kernel's command line (role tuning), reboot",
+    "node.iommu", NODE, "Is the IOMMU out of the way of peer-to-peer traffic?",
+    parts=("software.iommu", "software.cmdline"), priority="P2", source="NCCL's documentation",
+    action="iommu=pt on the kernel's command line (role tuning), reboot",
 )  # fmt: skip
 def iommu(ctx: Context) -> Iterable[Judged]:
     """Judge the IOMMU's mode where several GPUs may talk to each other."""
@@ -251,8 +253,8 @@ def iommu(ctx: Context) -> Iterable[Judged]:
 
 
 @check(
-    "node.nvswitches", NODE, "Are all NVSwitches on PCI?", ("nvswitches", "profile.nvswitch"), source="the profile",
-    action="an NVSwitch is missing: see dmesg; a power cycle of the whole board, then the vendor",
+    "node.nvswitches", NODE, "Are all NVSwitches on PCI?", parts=("nvswitches", "profile.nvswitch"),
+    source="the profile", action="an NVSwitch is missing: see dmesg; a power cycle of the whole board, then the vendor",
 )  # fmt: skip
 def nvswitches(ctx: Context) -> Iterable[Judged]:
     """Compare the NVSwitches that PCI shows with the profile."""
@@ -270,8 +272,8 @@ def nvswitches(ctx: Context) -> Iterable[Judged]:
 
 
 @check(
-    "node.kernel_log", NODE, "Did the driver log errors (Xid, fallen off the bus, reset required)?", ("log",),
-    priority="P0", source="files/xid_policy.yml", optional=("recovery_action", "reset_status"),
+    "node.kernel_log", NODE, "Did the driver log errors (Xid, fallen off the bus, reset required)?",
+    parts=("log", "recovery_action", "reset_status"), priority="P0", source="files/xid_policy.yml",
     action="see the policy's reason; drain the node, then reset the GPU or reboot",
 )  # fmt: skip
 def kernel_log(ctx: Context) -> Iterable[Judged]:
@@ -296,7 +298,7 @@ def _events(ctx: Context, events: list[LogEvent], gpu: Gpu | None, address: str)
 
 
 @check(
-    "node.dstate", NODE, "Is no process stuck in the driver?", ("occupants.dstate",),
+    "node.dstate", NODE, "Is no process stuck in the driver?", parts=("occupants.dstate",),
     thresholds=("dstate_bad", "dstate_window"), source="gpud: 5 samples in a row",
     damped=("dstate_bad", "dstate_window"),
     action="nothing ends such a process: drain the node and reboot it; see dmesg",
@@ -308,7 +310,7 @@ def dstate(ctx: Context) -> Iterable[Judged]:
 
 
 @check(
-    "node.zombies", NODE, "Does no ended process hold a GPU?", ("occupants.zombies",),
+    "node.zombies", NODE, "Does no ended process hold a GPU?", parts=("occupants.zombies",),
     thresholds=("confirm_bad", "confirm_window"), source=_OURS, damped=("confirm_bad", "confirm_window"),
     action="its parent does not collect it: restart the parent (a container's init), else reboot",
 )  # fmt: skip
@@ -319,7 +321,7 @@ def zombies(ctx: Context) -> Iterable[Judged]:
 
 
 @check(
-    "node.history", NODE, "Could earlier runs be read?", ("history",), source=_OURS,
+    "node.history", NODE, "Could earlier runs be read?", parts=("history",), source=_OURS,
     action="nothing, when it does not come again: rates start anew with this run",
 )  # fmt: skip
 def history(ctx: Context) -> Iterable[Judged]:

@@ -170,7 +170,7 @@ class _Watch:
                 if not self._take(descriptor, descriptor == answer):
                     poll.unregister(descriptor)
                     opened.discard(descriptor)
-            if not ready and process.poll() is not None:
+            if not ready and _ended(process):
                 # It has ended, yet somebody holds its pipe, a child of its own perhaps.
                 return
 
@@ -189,6 +189,14 @@ class _Watch:
         else:
             self.errors = (self.errors + data)[-KEPT_ERRORS:]
         return bool(data)
+
+
+def _ended(process: subprocess.Popen[bytes]) -> bool:
+    """Return whether a child has ended, without collecting it: until then its number stays its own."""
+    try:
+        return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True
 
 
 def _end(process: subprocess.Popen[bytes], wait: Reap, killed: bool) -> None:

@@ -9,6 +9,7 @@ import sys
 import pytest
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _gpu_snapshot as snapshot
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._gpu_reading import Gpu, Nvml, PciGpu, Process, Snapshot
+
 from lab import nvml_build
 
 A, B, C, D = "0000:17:00.0", "0000:2a:00.0", "0000:3d:00.0", "0000:5e:00.0"

@@ -6,6 +6,7 @@ import os
 
 import pytest
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _gpu_sysfs as sysfs
+
 from lab import nvml_build
 
 BASE = "sys/devices/pci0000:29/0000:29:01.0/0000:2a:00.0"

@@ -8,6 +8,7 @@ import threading
 
 import pytest
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _kernel_log as log
+
 from lab import nvml_build
 
 BUS = "0000:b3:00.0"
@@ -189,7 +190,21 @@ def test_the_device_of_this_machine_can_be_read_or_says_why_not():
 
 def test_no_text_ever_raises(tmp_path):
     chance = random.Random(4)
-    parts = [XID, *TEXT, "NVRM:", "Xid (PCI:", "0000:b3:00", "):", "79,", "\\x0a", "\\xff", "(0x00000062)", ";", ",", "é"]
+    parts = [
+        XID,
+        *TEXT,
+        "NVRM:",
+        "Xid (PCI:",
+        "0000:b3:00",
+        "):",
+        "79,",
+        "\\x0a",
+        "\\xff",
+        "(0x00000062)",
+        ";",
+        ",",
+        "é",
+    ]
     for _round in range(300):
         lines = ["".join(chance.choices(parts, k=chance.randint(1, 6))) for _line in range(10)]
         (tmp_path / "kmsg").write_bytes("\n".join(f"1,2,{chance.randint(0, 99)},-;{line}" for line in lines).encode())

@@ -12,6 +12,7 @@ from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _gpu_readi
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _nvml_lines, _nvml_probe
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._gpu_reading_names import READINGS
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._nvml_calls import Nvml, Out
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils._nvml_tables import words
 
 CODES = [*range(1, 30), 999]
 
@@ -33,6 +34,19 @@ class Struct(SimpleNamespace):
 def field(number, value, kind=3, code=0):
     member = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")[kind]
     return SimpleNamespace(fieldId=number, nvmlReturn=code, valueType=kind, value=SimpleNamespace(**{member: value}))
+
+
+#: Calls that answer with this number unless a test says otherwise.
+ZERO = """
+    MinorNumber InforomConfigurationChecksum NumaNodeId PersistenceMode ComputeMode TotalEccErrors VirtualizationMode
+    PerformanceState RetiredPagesPendingStatus UnrepairableMemoryFlag_v1 MarginTemperature CurrentClocksEventReasons
+    ClockInfo MaxClockInfo PowerUsage PowerManagementLimit EnforcedPowerLimit PowerManagementDefaultLimit
+    PcieReplayCounter
+"""
+FIVE = """
+    Architecture CurrPcieLinkGeneration MaxPcieLinkGeneration GpuMaxPcieLinkGeneration CurrPcieLinkWidth
+    MaxPcieLinkWidth
+"""
 
 
 class Binding:
@@ -81,20 +95,10 @@ class Binding:
             "ComputeRunningProcesses_v3": [],
             "GraphicsRunningProcesses_v3": [],
             "MPSComputeRunningProcesses_v3": [],
-            **dict.fromkeys(
-                "MinorNumber InforomConfigurationChecksum NumaNodeId PersistenceMode ComputeMode TotalEccErrors "
-                "VirtualizationMode PerformanceState RetiredPagesPendingStatus UnrepairableMemoryFlag_v1 "
-                "MarginTemperature CurrentClocksEventReasons ClockInfo MaxClockInfo PowerUsage "
-                "PowerManagementLimit EnforcedPowerLimit PowerManagementDefaultLimit PcieReplayCounter".split(),
-                0,
-            ),
+            **dict.fromkeys(words(ZERO), 0),
             "nvmlDeviceValidateInforom": None,
-            **dict.fromkeys("TemperatureV Temperature TemperatureThreshold".split(), 40),
-            **dict.fromkeys(
-                "Architecture CurrPcieLinkGeneration MaxPcieLinkGeneration GpuMaxPcieLinkGeneration "
-                "CurrPcieLinkWidth MaxPcieLinkWidth".split(),
-                5,
-            ),
+            **dict.fromkeys(words("TemperatureV Temperature TemperatureThreshold"), 40),
+            **dict.fromkeys(words(FIVE), 5),
             **answers,
         }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -69,7 +70,7 @@ HANGS = {
     "and SIGTERM is ignored": IGNORES_TERM + HANG,
     "stopped": "os.kill(os.getpid(), signal.SIGSTOP)\n" + HANG,
     "and a child of its own holds the pipes": "import subprocess\nsubprocess.Popen(['sleep', '600'])\n" + HANG,
-    "half a line": "os.write(1, b'{\"gpu\": 1, \"set\": ')\n" + HANG,
+    "half a line": 'os.write(1, b\'{"gpu": 1, "set": \')\n' + HANG,
     "standard error is full": "while True: os.write(2, b'x' * 65536)\n",
     "standard output is full of other lines": "while True: os.write(1, b'x' * 99 + b'\\n'); time.sleep(0.0001)\n",
     "closed pipes": "os.close(1); os.close(2)\n" + HANG,
@@ -137,6 +138,29 @@ def test_a_crash_names_the_call_and_what_was_said_last():
     assert gpus[0].get("name").ok
     nvml, _gpus, _took = run(TWO + "os.kill(os.getpid(), signal.SIGSEGV)\n")
     assert "signal SIGSEGV" in nvml.text
+
+
+def test_a_crash_of_which_a_child_of_its_own_holds_the_pipes_is_seen_before_the_deadline():
+    before = children()
+    ending = "import subprocess\nprint(subprocess.Popen(['sleep', '600']).pid, file=sys.stderr)\nsys.exit(4)\n"
+    nvml, _gpus, took = run(TWO + ending, deadline_s=60)
+    assert (nvml.state, "exit status 4" in nvml.text, took < 50) == ("error", True, True)
+    assert children() == before
+    # Killed with its group; whoever inherits it may take its time to collect it.
+    pid = nvml.text.rsplit(" ", 1)[1]
+    gone = f"while grep -q '^State:.[^ZX]' /proc/{pid}/status 2>/dev/null; do sleep 0.05; done"
+    subprocess.run(["timeout", "60", "sh", "-c", gone], check=True)
+
+
+def test_a_caller_that_ignores_its_childrens_end():
+    ignored = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        assert run(TWO + DONE)[0].state == "ok"
+        nvml, _gpus, took = run(TWO + HANG, deadline_s=1.0)
+        assert (nvml.state, took < 2.0) == ("timeout", True)
+        assert child._left == []
+    finally:
+        signal.signal(signal.SIGCHLD, ignored)
 
 
 def test_a_python_that_is_not_there(tmp_path):

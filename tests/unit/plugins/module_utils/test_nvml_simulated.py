@@ -9,6 +9,7 @@ import time
 import pytest
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _gpu_reading as reading
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _nvml_child as child
+
 from lab import nvml_build
 
 #: Seconds; no test waits for it but those of a hang, which have their own.

@@ -15,6 +15,7 @@ from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _gpu_readi
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _gpu_reading_names as names
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _gpu_snapshot
 from ansible_collections.aiinfra.gpu_node.plugins.modules import gpu_info
+
 from lab import nvml_build
 
 ROOT = Path(__file__).resolve().parents[4]
