@@ -5,8 +5,8 @@
 # PRIVATE to the collection: no stable interface for others.
 """Put the health agent onto a node, or take it away: code, Python for NVML, configuration, units.
 
-The code lies in a folder that is named by a hash of it; the link ``current`` is switched when the folder is complete, so
-that a run of the timer sees the old code or the new, never half of both.
+The code lies in a folder that is named by a hash of it. The link ``current`` is switched when the folder is complete:
+a run of the timer sees the old code or the new, never half of both.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import tempfile
 from typing import Any, Iterator, Mapping
 
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _health_state, _health_watch, _nvml_venv
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils._gpu_snapshot import NVML_PYTHON
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._health_agent import CONFIG, textfile_dir
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._health_bundle import Bundle
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._health_metrics import FILE
@@ -161,6 +162,7 @@ def apply(wanted: Wanted, found: Plan, wheel: str, runner: Runner, root: str = "
         if found.link:
             _switch(wanted.bundle.generation, root)
             _forget_old(wanted.bundle.generation, root)
+        _drop_metrics(wanted, root)
         ensure_files(root, _files(wanted), check_mode=False)
     units = [path for path in found.files if path.startswith(UNITS)]
     if units:
@@ -233,9 +235,9 @@ def _write_code(wanted: Wanted, runner: Runner, root: str) -> None:
             with open(target, "w", encoding="utf-8") as handle:
                 handle.write(text)
             os.chmod(target, 0o644)
-        # Compiled once, not in each run of the timer. Python compares the hash, so a changed file is never run as the old
-        # one; where compiling fails, the run takes a moment longer.
-        python = path_below(root, _nvml_venv.NVML_PYTHON)
+        # Compiled once, not in each run. Python compares hashes, so a changed file never runs as the old one. Where
+        # compiling fails, each run takes a moment longer.
+        python = path_below(root, NVML_PYTHON)
         argv = [python, "-I", "-m", "compileall", "-q", "--invalidation-mode", "checked-hash", fresh]
         runner.run(argv, timeout=TIMEOUT_S)
         place = path_below(root, wanted.folder)
@@ -309,6 +311,14 @@ def remove(runner: Runner, units: list[str], root: str = "/", check_mode: bool =
     # A run that had failed would be listed for ever, although its unit is gone.
     runner.run(["systemctl", "reset-failed", *units], timeout=TIMEOUT_S)
     return result
+
+
+def _drop_metrics(wanted: Wanted, root: str) -> None:
+    """Remove metrics that nobody will write any more: they would tell their last verdict for ever."""
+    present = _metrics_of(root)
+    if present and (not wanted.timer or os.path.dirname(present) != wanted.textfile_dir):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path_below(root, present))
 
 
 def _metrics_of(root: str) -> str:
