@@ -70,6 +70,12 @@ def test_hlt_08_the_last_line_without_the_first_is_an_event_all_the_same(tmp_pat
     assert [(event.kind, event.bus_id, event.at) for event in found] == [("off_bus", "", 400.0)]
 
 
+@pytest.mark.parametrize("lines", [(END, XID), (XID, END)])
+def test_hlt_08_a_last_line_without_address_belongs_to_the_number_beside_it(tmp_path, lines):
+    found = read(tmp_path, *lines)
+    assert [(event.xid, event.bus_id) for event in found] == [(79, BUS)]
+
+
 def test_hlt_08_much_later_it_is_a_new_event(tmp_path):
     found = read(tmp_path, (5, XID), (30, XID), (90, XID), (5000, XID))
     assert [event.at for event in found] == [5.0, 5000.0]

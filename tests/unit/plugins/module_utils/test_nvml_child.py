@@ -114,6 +114,7 @@ def test_hlt_04_a_child_that_cannot_be_killed_is_left_and_no_zombie_stays():
     assert (nvml.state, gpus[0].get("name").value) == ("timeout", "H100")
     left = asked[-1]
     assert child._left == [left]
+    assert left.stdout.closed and left.stderr.closed
     assert {str(left.pid)} == children() - before
     # It dies at last; the next reading collects it.
     subprocess.run(["timeout", "60", "sh", "-c", f"while ! grep -q '^State:.Z' /proc/{left.pid}/status; do :; done"])
