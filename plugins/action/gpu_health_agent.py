@@ -14,13 +14,16 @@ import subprocess
 import sys
 from typing import Any
 
+import yaml
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
-from ansible_collections.aiinfra.gpu_node.plugins.action.gpu_health import SHIPPED, shipped
+from ansible_collections.aiinfra.gpu_node.plugins.action.gpu_health import captured, shipped
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._nvml_venv import digest
 
 #: Seconds that pip may take.
 FETCH_S = 300
+#: Options that are filled in here where the task does not give them.
+SENT = ("profiles", "xid_policy")
 CACHE = "~/.cache/aiinfra.gpu_node"
 
 
@@ -101,7 +104,14 @@ class ActionModule(ActionBase):
         sha256 = str(args.get("wheel_sha256") or "").lower()
         if wheel and sha256:
             checked(wheel, sha256)
-        args = {**shipped(), **args}
+        settings = dict(args.get("settings") or {})
+        profile = settings.get("profile")
+        if isinstance(profile, str) and profile.endswith((".yml", ".yaml")):
+            settings["profile"] = captured(profile)
+        try:
+            args = {**{name: shipped()[name] for name in SENT}, **args, "settings": settings}
+        except (OSError, yaml.YAMLError) as error:
+            raise AnsibleActionFail(f"The collection is not whole: {error}. Install it anew") from error
         answer = self._ask(args, task_vars)
         if answer.get("wheel_needed") and not answer.get("failed") and not self._task.check_mode:
             local = wheel or fetched(
@@ -126,6 +136,6 @@ class ActionModule(ActionBase):
         given = answer.get("invocation", {}).get("module_args")
         if isinstance(given, dict):
             # Long, the same in every run, and not what the task says.
-            for name in SHIPPED:
+            for name in SENT:
                 given.pop(name, None)
         return answer

@@ -62,57 +62,64 @@ options:
     description: Interpreter on the node that the environment is made of.
     type: path
     default: /usr/bin/python3
-  profile:
-    description: As in M(aiinfra.gpu_node.gpu_health).
-    type: raw
-    default: auto
-  expected:
-    description: As in M(aiinfra.gpu_node.gpu_health).
-    type: str
-    default: auto
-  thresholds:
-    description: As in M(aiinfra.gpu_node.gpu_health).
+  settings:
+    description: What the checks are told.
     type: dict
     default: {}
-  xid_overrides:
-    description: As in M(aiinfra.gpu_node.gpu_health).
-    type: list
-    elements: dict
-    default: []
-  skip:
-    description: As in M(aiinfra.gpu_node.gpu_health).
-    type: list
-    elements: dict
-    default: []
-  repaired_at:
-    description:
-      - When the node was last repaired, as V(2026-01-31T10:00:00Z). What was seen before does not count any more.
-      - One that lies in the future is not believed, and is said.
-    type: str
-  deadline:
-    description: Seconds after which NVML is given up, V(1) to V(300).
-    type: float
-    default: 10.0
-  interval:
-    description: Seconds between two runs, V(10) to V(1800). From it follows when a result counts as stale.
-    type: int
-    default: 60
-  nvml_library:
-    description: Path of C(libnvidia-ml.so.1). By default the one that the loader finds.
-    type: path
-  kernel_log:
-    description: The kernel's log.
-    type: path
-    default: /dev/kmsg
-  textfile_dir:
-    description:
-      - Directory of node_exporter's textfile collector; made where it is missing.
-      - An empty text writes no metrics.
-    type: str
-    default: /var/lib/prometheus/node-exporter
+    suboptions:
+      profile:
+        description: As in M(aiinfra.gpu_node.gpu_health).
+        type: raw
+        default: auto
+      expected:
+        description: As in M(aiinfra.gpu_node.gpu_health).
+        type: str
+        default: auto
+      thresholds:
+        description: As in M(aiinfra.gpu_node.gpu_health).
+        type: dict
+        default: {}
+      xid_overrides:
+        description: As in M(aiinfra.gpu_node.gpu_health).
+        type: list
+        elements: dict
+        default: []
+      skip:
+        description: As in M(aiinfra.gpu_node.gpu_health).
+        type: list
+        elements: dict
+        default: []
+      repaired_at:
+        description:
+          - When the node was last repaired, as V(2026-01-31T10:00:00Z). What was seen before does not count any more.
+          - One that lies in the future is not believed, and is said.
+        type: str
+        default: ""
+      deadline:
+        description: Seconds after which NVML is given up, V(1) to V(300).
+        type: float
+        default: 10.0
+      interval:
+        description: Seconds between two runs, V(10) to V(1800). From it follows when a result counts as stale.
+        type: int
+        default: 60
+      nvml_library:
+        description: Path of C(libnvidia-ml.so.1). By default the one that the loader finds.
+        type: str
+        default: ""
+      kernel_log:
+        description: The kernel's log.
+        type: str
+        default: /dev/kmsg
+      textfile_dir:
+        description:
+          - Directory of node_exporter's textfile collector; made where it is missing.
+          - An empty text writes no metrics.
+        type: str
+        default: /var/lib/prometheus/node-exporter
   profiles:
     description:
-      - The profiles that O(profile) chooses from, each as its file in files/gpu_profiles has it.
+      - The profiles that O(settings.profile) chooses from, each as its file in files/gpu_profiles has it.
       - By default the shipped ones, which the controller sends along.
     type: list
     elements: dict
@@ -208,22 +215,8 @@ from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import Syste
 
 _SHA256 = re.compile(r"^[0-9a-fA-F]{64}$")
 UNITS = (_health_watch.SERVICE, _health_watch.TIMER)
-#: Options that go into the configuration, by their names there.
-CONFIG = {
-    "profile": "profile",
-    "profiles": "profiles",
-    "expected": "expected",
-    "thresholds": "thresholds",
-    "xid_policy": "xid_policy",
-    "xid_overrides": "xid_overrides",
-    "skip": "skip",
-    "repaired_at": "repaired_at",
-    "deadline": "deadline_s",
-    "interval": "interval_s",
-    "nvml_library": "nvml_library",
-    "kernel_log": "kernel_log",
-    "textfile_dir": "textfile_dir",
-}
+#: Settings that have another name in the configuration file, where their unit belongs to it.
+RENAMED = {"deadline": "deadline_s", "interval": "interval_s"}
 ARGUMENT_SPEC = {
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
     "units": {"type": "dict", "default": {}},
@@ -233,17 +226,24 @@ ARGUMENT_SPEC = {
     "wheel_requirement": {"type": "str"},
     "cache_dir": {"type": "path", "default": "~/.cache/aiinfra.gpu_node"},
     "python": {"type": "path", "default": "/usr/bin/python3"},
-    "profile": {"type": "raw", "default": "auto"},
-    "expected": {"type": "str", "default": "auto"},
-    "thresholds": {"type": "dict", "default": {}},
-    "xid_overrides": {"type": "list", "elements": "dict", "default": []},
-    "skip": {"type": "list", "elements": "dict", "default": []},
-    "repaired_at": {"type": "str"},
-    "deadline": {"type": "float", "default": 10.0},
-    "interval": {"type": "int", "default": 60},
-    "nvml_library": {"type": "path"},
-    "kernel_log": {"type": "path", "default": "/dev/kmsg"},
-    "textfile_dir": {"type": "str", "default": "/var/lib/prometheus/node-exporter"},
+    "settings": {
+        "type": "dict",
+        "default": {},
+        "apply_defaults": True,
+        "options": {
+            "profile": {"type": "raw", "default": "auto"},
+            "expected": {"type": "str", "default": "auto"},
+            "thresholds": {"type": "dict", "default": {}},
+            "xid_overrides": {"type": "list", "elements": "dict", "default": []},
+            "skip": {"type": "list", "elements": "dict", "default": []},
+            "repaired_at": {"type": "str", "default": ""},
+            "deadline": {"type": "float", "default": 10.0},
+            "interval": {"type": "int", "default": 60},
+            "nvml_library": {"type": "str", "default": ""},
+            "kernel_log": {"type": "str", "default": "/dev/kmsg"},
+            "textfile_dir": {"type": "str", "default": "/var/lib/prometheus/node-exporter"},
+        },
+    },
     "profiles": {"type": "list", "elements": "dict"},
     "xid_policy": {"type": "dict"},
 }
@@ -255,9 +255,10 @@ def configuration(params: dict[str, Any]) -> tuple[str, _health_settings.Setting
     Raises:
         SettingsError: naming every mistake.
     """
-    given = {name: params[option] for option, name in CONFIG.items() if params[option] is not None}
+    given = {RENAMED.get(name, name): value for name, value in params["settings"].items()}
     data = {"schema": _health_settings.SCHEMA, **given}
-    profiles, wanted = data.get("profiles") or [], params["profile"]
+    data.update({name: params[name] for name in ("profiles", "xid_policy") if params[name] is not None})
+    profiles, wanted = data.get("profiles") or [], given["profile"]
     parsed = _health_settings.parse(data)
     # Of the shipped profiles only those that may be chosen: the others would be read in each run for nothing.
     if isinstance(wanted, dict):

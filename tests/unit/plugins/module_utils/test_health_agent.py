@@ -148,6 +148,7 @@ def test_only_what_changed_is_said(node):
     assert [line.split(" [")[0] for line in node.said] == [
         "<5>verdict ok, was fail",
         "<5>ok (was fail): gpu.temperature",
+        "<5>ok (was warn): gpu.memory_temperature",
     ]
 
 
