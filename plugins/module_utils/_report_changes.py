@@ -18,6 +18,7 @@ from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _results
 #: Versions of the report's schema that can be compared with one another.
 READABLE = (1, 2)
 STATUS, EXPECTED, VALUE, NEW, GONE = "status", "expected", "value", "new", "gone"
+_COMPARED = frozenset(("check", "target", "status", "expected", "value"))
 #: Most characters of a value on a line.
 _LONG = 120
 
@@ -36,11 +37,11 @@ def last_report(text: str) -> dict[str, Any]:
         report = json.loads(text)
         if report["schema_version"] not in READABLE:
             raise LastReportError(f"its schema version is {report['schema_version']!r}")
-        # What is compared below has to be there.
         for node in report["nodes"]:
-            needed = [node["name"], node["verdict"]]
-            for finding in _keyed(node).values():
-                needed += [finding[key] for key in ("status", "expected", "value")]
+            lacks = {"name", "verdict"} - set(node)
+            lacks.update(*(_COMPARED - set(finding) for finding in node["findings"]))
+            if lacks:
+                raise LastReportError(f"it is no report: {', '.join(sorted(lacks))} is missing")
         str(report["ended"])
     except (ValueError, KeyError, TypeError) as error:
         if isinstance(error, LastReportError):
