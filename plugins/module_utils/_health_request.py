@@ -15,7 +15,12 @@ import datetime
 import math
 from typing import Any, Mapping, Sequence
 
-from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _gpu_health, _gpu_profile, _xid_policy
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils import (
+    _gpu_health,
+    _gpu_profile,
+    _remedy,
+    _xid_policy,
+)
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._gpu_health import Skip, SkipError, Verdict
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._gpu_profile import Profile, ProfileError
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._gpu_reading import Gpu, Snapshot
@@ -233,7 +238,7 @@ def summary(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def gpu_rows(snapshot: Snapshot, verdict: Verdict) -> list[dict[str, Any]]:
-    """Return each GPU with its own status."""
+    """Return each GPU with its own status, and with what would mend it."""
     return [
         {
             "index": gpu.index,
@@ -243,6 +248,7 @@ def gpu_rows(snapshot: Snapshot, verdict: Verdict) -> list[dict[str, Any]]:
             "uuid": _text(gpu, "uuid"),
             "lost": gpu.lost,
             "status": verdict.gpus[gpu_target(gpu)],
+            "remedy": _remedy.remedy(gpu, snapshot).as_dict(),
         }
         for gpu in snapshot.gpus
     ]

@@ -231,6 +231,13 @@ gpus:
     status:
       description: The worst status of its own findings.
       type: str
+    remedy:
+      description:
+        - What the driver asks for (NVML field 230), as the next step. Nothing of it is done.
+        - C(step) is V(none), V(drain), V(reset), V(reboot) or V(person) (somebody has to decide), C(then) what comes
+          after a drain, C(reason) why, and C(users) the processes that have to end before. A GPU that is in use, or of
+          which that is not known, is never to be reset next.
+      type: dict
 summary:
   description: What the verdict is to be read with.
   returned: success or O(enforce=true)

@@ -141,7 +141,8 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _gpu_profile, _gpu_snapshot, _health_request
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import SystemRunner
 
-AUTO, NONE = "auto", "none"
+AUTO = "auto"
+NONE = "none"
 
 
 def run(params: dict[str, Any]) -> dict[str, Any]:
