@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import gpu_snapshots as make
 import pytest
+import yaml
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _gpu_profile, _gpu_snapshot, _health_request
 from ansible_collections.aiinfra.gpu_node.plugins.modules import gpu_health, gpu_profile
+
+from lab import nvml_build
+
+ROOT = Path(__file__).resolve().parents[4]
 
 
 def shipped(**arguments):
@@ -149,3 +158,76 @@ def test_without_a_base_only_what_the_node_tells(call):
 
 def test_the_documented_defaults_are_the_ones_that_count():
     assert gpu_health.ARGUMENT_SPEC["history"]["default"] == _health_request.HISTORY
+
+
+def documented(module, name):
+    """Return the keys that a module's documentation names for a return value."""
+    return set(yaml.safe_load(module.RETURN)[name]["contains"])
+
+
+def test_every_return_value_is_documented_and_nothing_else(call):
+    result = call(gpu_health, BAD, shipped(return_snapshot=True))
+    assert set(yaml.safe_load(gpu_health.RETURN)) == set(result) - {"changed", "invocation"}
+    assert documented(gpu_health, "findings") == set(result["findings"][0])
+    assert documented(gpu_health, "gpus") == set(result["gpus"][0])
+    assert documented(gpu_health, "summary") == set(result["summary"])
+    captured = call(gpu_profile, make.snapshot(), {"name": "x", "profiles": shipped()["profiles"]})
+    assert set(yaml.safe_load(gpu_profile.RETURN)) == set(captured) - {"changed", "invocation"}
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory, nvml_library):
+    """Return ask(deadline, words): the module as Ansible packs and runs it, on two GPUs that ``simgpu`` sets."""
+    folder = tmp_path_factory.mktemp("simulated")
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")}
+
+    def ask(deadline, *words):
+        nvml_build.simgpu(folder / "state", "init", "--gpus", "2", "--model", "h100-sxm")
+        if words:
+            nvml_build.simgpu(folder / "state", "set", *words)
+        options = {
+            "nvml_python": sys.executable,
+            "nvml_library": str(nvml_library()),
+            "deadline": deadline,
+            "kernel_log": str(folder / "none"),
+            "history": "",
+        }
+        done = subprocess.run(
+            [str(Path(sys.executable).parent / "ansible"), "localhost", "-i", "localhost,", "-c", "local"]
+            + ["-m", "aiinfra.gpu_node.gpu_health", "-a", json.dumps(options)]
+            + ["-e", f"ansible_python_interpreter={sys.executable}"],
+            env={
+                **environment,
+                **nvml_build.environment(folder, nvml_library()),
+                "ANSIBLE_COLLECTIONS_PATH": str(ROOT / "collections"),
+                "ANSIBLE_LOCAL_TEMP": str(folder / "ansible"),
+                "ANSIBLE_CALLBACK_RESULT_FORMAT": "json",
+                "ANSIBLE_NOCOLOR": "1",
+            },
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert "=> {" in done.stdout, done.stdout + done.stderr
+        return json.loads(done.stdout[done.stdout.index("=> {") + 3 :])
+
+    return ask
+
+
+def test_as_ansible_runs_it_every_gpu_is_read_and_judged(simulated):
+    result = simulated(60)
+    assert [gpu["name"] for gpu in result["gpus"]] == ["NVIDIA H100 80GB HBM3"] * 2
+    assert result["summary"]["nvml"] == "ok" and result["calls"] > 100
+    # The machine of this test has no such GPUs on PCI, which is seen.
+    assert not result["may_serve"]
+    assert "profiles" not in json.dumps(result.get("invocation", {}))
+
+
+def test_hlt_04_as_ansible_runs_it_a_hang_is_a_verdict_in_time(simulated):
+    result = simulated(3, "gpu=1", "hang.nvmlDeviceGetTemperatureV=1", "hang.nvmlDeviceGetTemperature=1")
+    assert result["verdict"] in ("fail", "error") and not result["may_serve"]
+    assert result["summary"]["nvml"] == "timeout" and "GetTemperature" in result["summary"]["hung_in"]
+    assert 3 <= result["duration_s"] <= 4
+    # What was read before stays: the first GPU has its name.
+    assert result["gpus"][0]["name"] == "NVIDIA H100 80GB HBM3"
