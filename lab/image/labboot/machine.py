@@ -19,6 +19,7 @@ FACES = RUN + "/faces"
 HOST_MODULES = RUN + "/host-modules"
 NVIDIA_MAJOR = 195
 SIMGPU = "/usr/local/bin/simgpu"
+KERNEL_LOG = "/run/simgpu/kmsg"
 
 
 def write(path: str, text: str) -> None:
@@ -65,6 +66,13 @@ def cover_kernel(banner: Banner, command_line: str) -> None:
     _cover_file("/proc/sys/kernel/random/boot_id", str(uuid.uuid4()) + "\n")
     _cover_file("/proc/version", f"Linux version {banner.text}\n")
     _cover_file("/proc/cmdline", command_line + "\n")
+
+
+def cover_log() -> None:
+    """A kernel log of this boot where the container has none: the file to which simgpu appends records."""
+    if not os.path.lexists("/dev/kmsg"):
+        write(KERNEL_LOG, "")
+        os.symlink(KERNEL_LOG, "/dev/kmsg")
 
 
 def cover_modules() -> None:
