@@ -47,7 +47,7 @@ def soon(host, question):
 
 @pytest.fixture
 def healthy(host):
-    """Give the node back as it was, whatever a test did to it; the timer rests meanwhile, so that only our runs are seen."""
+    """Give the node back as it was, whatever a test did to it; meanwhile the timer rests, so only our runs count."""
     host.run_expect([0], f"systemctl stop {TIMER} {SERVICE}")
     state = host.file("/var/lib/simgpu/state").content_string
     config = host.file(CONFIG).content_string
