@@ -11,9 +11,12 @@ NOT_OURS = ("/etc/ld.so.cache", "/etc/machine-id", "/etc/resolv.conf", "/etc/hos
 
 
 def files(node) -> dict[str, str]:
-    """Every file and link below /etc and /var/lib/gpu_node, with its content's checksum or its target."""
+    """Every file and link below /etc and /var/lib/gpu_node, with its content's checksum or its target.
+
+    What the health checks' timer writes at any moment counts with its folder only.
+    """
     text = node.out(
-        "find /etc /var/lib/gpu_node -type f -exec sha256sum {} + 2>/dev/null; "
+        "find /etc /var/lib/gpu_node -type f ! -path '/var/lib/gpu_node/health/*' -exec sha256sum {} + 2>/dev/null; "
         "find /etc /var/lib/gpu_node -type l -printf '%l  %p\\n' 2>/dev/null; "
         "find /etc /var/lib/gpu_node -type d -printf 'd  %p\\n' 2>/dev/null"
     )
