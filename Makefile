@@ -89,8 +89,9 @@ test-real: setup images ## Debian's own non-free driver, compiled for real kerne
 bench: setup images ## Measure first run, second run and the floor; writes bench/RESULTS.md
 	@python bench/run.py
 
-readmes: setup ## Write the roles' READMEs from their argument specs
+readmes: setup ## Write the roles' READMEs and docs/health-checks.md from specs and code
 	@python tests/lint/gen_role_readme.py
+	@python tests/lint/gen_health_checks.py
 
 clean: ## Remove the lab, the virtual environment and all caches
 	@if [ -d lab/cache ]; then $(GPULAB) teardown; fi

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures on lab nodes and writes bench/RESULTS.md, all parts or those that are named.
+"""Measures, most of it on lab nodes, and writes bench/RESULTS.md, all parts or those that are named.
 
 Medians and ratios are what counts; single times on a shared machine are not.
 """
@@ -10,13 +10,14 @@ import argparse
 import sys
 
 import batch
+import nvml_reading
 import site_runs
 import way_back
 
 
 def main() -> int:
     """Measure and write the results; 1 when a budget is missed."""
-    parts = ("site", "batch", "rollback")
+    parts = ("site", "batch", "rollback", "nvml")
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"one of {', '.join(parts)}; all when none is named")
     parser.add_argument("--suite", default="bookworm")
@@ -24,6 +25,7 @@ def main() -> int:
     parser.add_argument("--second-runs", type=int, default=5)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--rollbacks", type=int, default=3)
+    parser.add_argument("--readings", type=int, default=21)
     options = parser.parse_args()
     unknown = sorted(set(options.parts) - set(parts))
     if unknown:
@@ -36,6 +38,8 @@ def main() -> int:
         kept.append(batch.measure(options.suite, options.pairs))
     if "rollback" in chosen:
         kept.append(way_back.measure(options.rollbacks))
+    if "nvml" in chosen:
+        kept.append(nvml_reading.measure(options.readings))
     return 0 if all(kept) else 1
 
 

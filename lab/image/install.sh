@@ -18,6 +18,14 @@ systemctl enable --quiet lab-boot.service
 systemctl mask --quiet systemd-remount-fs.service
 # Their random delay would take the package lock in the middle of a test.
 systemctl mask --quiet apt-daily.timer apt-daily-upgrade.timer
+# For these two options systemd 252 mounts a /proc of the service's own, which lacks the faces that lab-boot puts over the
+# container's; a machine's /proc has none.
+case $(systemctl --version) in
+"systemd 252 "*)
+    mkdir -p /usr/lib/systemd/system/gpu-node-health.service.d
+    printf '[Service]\nProtectControlGroups=no\nProtectKernelTunables=no\n' > /usr/lib/systemd/system/gpu-node-health.service.d/lab.conf
+    ;;
+esac
 mkdir -p /var/lib/simgpu
 [ -s /boot/grub/grubenv ] || grub-editenv /boot/grub/grubenv create
 update-grub

@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from packages.model import DRIVERS, HERE, branch
@@ -123,16 +124,7 @@ class Artifacts:
         execute([self.compiler, *FLAGS, *arguments, "-o", str(path)])
 
     def _nvml(self, version: str, path: Path) -> None:
-        source = HERE / "nvml"
-        self._compile(
-            path,
-            *SHARED,
-            "-Wl,-soname,libnvidia-ml.so.1",
-            f"-Wl,--version-script={source}/exports.map",
-            *defines(version),
-            f"{source}/nvml.c",
-            f"{source}/state.c",
-        )
+        build_nvml(version, path, compiler=self.compiler)
 
     def _cuda(self, version: str, path: Path) -> None:
         self._compile(
@@ -170,6 +162,34 @@ class Artifacts:
             module_source("nvidia", version, flavour, "nvidia", build)
             compile_modules(self.headers[release], build)
         shutil.copyfile(build / file, path)
+
+
+def build_nvml(version: str, path: Path, hide: Iterable[str] = (), compiler: str = "gcc") -> None:
+    """Compile libnvidia-ml.so.1 of a driver version, without the symbols of newer branches and without those in hide.
+
+    A symbol cannot be taken out of a finished library, so what is hidden is left local by the linker.
+    """
+    source = HERE / "nvml"
+    exports = source / "exports.map"
+    hidden = "".join(f" {symbol};" for symbol in hide)
+    if hidden:
+        text = exports.read_text(encoding="utf-8").replace("local:", f"local:{hidden}")
+        exports = path.with_name(f"{path.name}.map")
+        exports.write_text(text, encoding="utf-8")
+    execute(
+        [
+            compiler,
+            *FLAGS,
+            *SHARED,
+            "-Wl,-soname,libnvidia-ml.so.1",
+            f"-Wl,--version-script={exports}",
+            *defines(version),
+            *(str(item) for item in sorted(source.glob("nvml*.c"))),
+            str(source / "state.c"),
+            "-o",
+            str(path),
+        ]
+    )
 
 
 def compile_modules(headers: Path, source: Path) -> None:
@@ -236,9 +256,16 @@ def unpack_headers(pool: Path, where: Path) -> dict[str, Path]:
 
 
 def defines(version: str) -> list[str]:
-    """Return the macros that make a library one of this driver version."""
+    """Return the macros that make a library one of this driver version, also of one that no package here has."""
+    known = DRIVERS.get(version)
     return [
         f'-DDRIVER_VERSION="{version}"',
         f"-DDRIVER_BRANCH={branch(version)}",
-        f"-DCUDA_VERSION={DRIVERS[version].cuda}",
+        f"-DCUDA_VERSION={known.cuda if known else _cuda_of(branch(version))}",
     ]
+
+
+def _cuda_of(number: int) -> int:
+    """Return the CUDA version of the nearest branch that is not newer, as NVML counts (12020 for 12.2)."""
+    known = {450: 11000, 470: 11040, 510: 11060, 525: 12000, 535: 12020, 550: 12040, 570: 12080, 580: 13000, 590: 13010}
+    return known[max((item for item in known if item <= number), default=450)]

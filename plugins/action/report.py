@@ -15,7 +15,7 @@ import yaml
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
-from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _report, _report_forms
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _report, _report_changes, _report_forms
 
 display = Display()
 
@@ -44,8 +44,12 @@ class ActionModule(ActionBase):
         report = _report.build(args["findings"], meta)
         bad = _report.bad_nodes(report)
         paths = {name: os.path.join(os.path.abspath(args["path"]), name) for name in ("report.json", "junit.xml")}
+        # Before it is replaced.
+        changes, since, problem = since_last(paths["report.json"], report)
         result.update(
             changed=False,
+            changes=changes,
+            compared_with=since,
             verdict=report["verdict"],
             counts=report["counts"],
             bad_nodes=bad,
@@ -53,6 +57,8 @@ class ActionModule(ActionBase):
             written=not self._task.check_mode,
         )
         display.display("\n" + _report_forms.as_table(report))
+        if self._task.diff:
+            display.display("\n".join(["", *told_changes(changes, since, problem)]))
         try:
             if self._task.check_mode:
                 display.display("No report written in check mode")
@@ -75,6 +81,26 @@ def _why(bad: list[str], path: str, written: bool) -> str:
         f"{len(bad)} node(s) may not serve: {', '.join(bad)}" if bad else "No node was verified: does the group exist?"
     )
     return f"{nodes}. The table above says why and what to do" + (f"; {path} has every detail" if written else "")
+
+
+def since_last(path: str, report: dict[str, Any]) -> tuple[list[dict[str, Any]], str, str]:
+    """Return what changed since the report that a file holds, when that one was made, and why nothing is known."""
+    try:
+        with open(path, encoding="utf-8") as handle:
+            last = _report_changes.last_report(handle.read())
+    except FileNotFoundError:
+        return [], "", f"There is no earlier report in {path}: nothing to compare with"
+    except (OSError, UnicodeDecodeError, _report_changes.LastReportError) as error:
+        return [], "", f"The earlier report in {path} cannot be compared: {error}"
+    return _report_changes.changes(last, report), str(last["ended"]), ""
+
+
+def told_changes(changes: list[dict[str, Any]], since: str, problem: str) -> list[str]:
+    """Return the lines for the screen."""
+    if problem:
+        return [problem]
+    head = f"Changed since the report of {since}:" if changes else f"Nothing changed since the report of {since}"
+    return [head, *(_report_forms.plain_line(line) for line in _report_changes.lines(changes))]
 
 
 def _moment(text: str | None) -> datetime.datetime | None:

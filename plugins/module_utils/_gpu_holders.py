@@ -15,6 +15,7 @@ import os
 import re
 from typing import Any, Mapping
 
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils._nvml_tables import COMM
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import list_dir, path_below, read_text
 
 _DEVICE = re.compile(r"^/dev/nvidia(?:[0-9]+|ctl|-uvm|-modeset|-nvlink|-nvswitch.*|-caps/.*)(?: \(deleted\))?$")
@@ -26,6 +27,8 @@ SERVICES = (
     "nv-hostengine",
     "dcgm-exporter",
     "nvidia-device-p",
+    # The reader of our own health checks, each minute for some tenths of a second.
+    COMM,
 )
 _UID = r"([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})"
 # kubepods-burstable-pod<uid>.slice by systemd's driver, kubepods/burstable/pod<uid> by the other one.

@@ -18,10 +18,10 @@ import math
 import re
 from typing import Any, Mapping, Sequence
 
-from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _results
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _report_gpus, _results
 
 #: Raised with every change of docs/report.schema.json.
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 #: The order in which counts are told.
 COUNT_ORDER = (_results.OK, _results.SKIPPED, _results.WARN, _results.FAIL, _results.ERROR)
 PASS = "PASS"
@@ -126,6 +126,7 @@ def _node(name: str, findings: Any) -> dict[str, Any]:
         "verdict": FAIL if _results.blockers(judged) else PASS,
         "worst": _results.worst(judged),
         "counts": counts,
+        "gpus": _report_gpus.rows(judged),
         "findings": judged,
     }
 

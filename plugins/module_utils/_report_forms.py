@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 import textwrap
-from typing import Any, Iterable, Mapping
+from typing import Any, Iterable, List, Mapping, Sequence, Tuple
 from xml.sax.saxutils import escape, quoteattr
 
-from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _report, _results
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _report, _report_gpus, _results
 
 #: Everything that XML 1.0 cannot carry, not even as a character reference; line ends and tabs are fine.
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -23,24 +23,20 @@ _COLUMNS = ("NODE", "CHECK", "STATUS", "TARGETS")
 
 
 def as_junit(report: Mapping[str, Any]) -> str:
-    """Return the report as JUnit XML: a node is a suite, a finding is a case.
+    """Return the report as JUnit XML: a node is a suite, a GPU is a case, and so is each finding of no GPU.
 
     ``fail`` is a failure, ``error`` an error, ``skipped`` is skipped with its reason; ``warn`` passes and says so in
-    the output of the case.
+    the output of the case. A case of a GPU has the worst status of its findings and the text of all that are not ok.
     """
-    nodes = report["nodes"]
-    head = _attributes(
-        name="aiinfra.gpu_node verify",
-        tests=sum(len(node["findings"]) for node in nodes),
-        failures=report["counts"][_results.FAIL],
-        errors=report["counts"][_results.ERROR],
-        skipped=report["counts"][_results.SKIPPED],
-        time=report["duration_s"],
-        timestamp=report["started"],
-    )
+    suites = [(node["name"], _cases(node)) for node in report["nodes"]]
+    total = _totals([case for _name, cases in suites for case in cases])
+    head = _attributes(name="aiinfra.gpu_node verify", **total, time=report["duration_s"], timestamp=report["started"])
     lines = ['<?xml version="1.0" encoding="utf-8"?>', f"<testsuites{head}>"]
-    for node in nodes:
-        lines += _suite(node, report["started"])
+    for name, cases in suites:
+        lines.append(f"  <testsuite{_attributes(name=name, **_totals(cases), timestamp=report['started'])}>")
+        for _status, text in cases:
+            lines += text
+        lines.append("  </testsuite>")
     lines.append("</testsuites>")
     return "\n".join(lines) + "\n"
 
@@ -77,20 +73,49 @@ def _told(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{counts[status]} {status}" for status in _report.COUNT_ORDER if counts[status])
 
 
-def _suite(node: Mapping[str, Any], started: str) -> Iterable[str]:
-    counts = node["counts"]
-    head = _attributes(
-        name=node["name"],
-        tests=len(node["findings"]),
-        failures=counts[_results.FAIL],
-        errors=counts[_results.ERROR],
-        skipped=counts[_results.SKIPPED],
-        timestamp=started,
-    )
-    yield f"  <testsuite{head}>"
-    for finding in node["findings"]:
-        yield from _case(finding)
-    yield "  </testsuite>"
+_Case = Tuple[str, List[str]]
+
+
+def _cases(node: Mapping[str, Any]) -> list[_Case]:
+    """Return status and lines of each case of a node."""
+    gpus, others = _report_gpus.by_gpu(node["findings"])
+    cases: list[_Case] = [(finding["status"], list(_case(finding))) for finding in others]
+    return cases + [(_report_gpus.status_of(found), list(_gpu_case(name, found))) for name, found in gpus.items()]
+
+
+def _totals(cases: Sequence[_Case]) -> dict[str, int]:
+    counts = {name: sum(status == name for status, _lines in cases) for name in _results.SEVERITY}
+    return {
+        "tests": len(cases),
+        "failures": counts[_results.FAIL],
+        "errors": counts[_results.ERROR],
+        "skipped": counts[_results.SKIPPED],
+    }
+
+
+def _gpu_case(name: str, findings: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    status, head = _report_gpus.status_of(findings), _attributes(classname="gpu", name=name)
+    bad = [_results.describe(dict(item)) for item in findings if item["status"] in _results.BAD]
+    # What was not judged is told as well: a case that passes says what it does not speak of.
+    notes = [
+        f"{item['status'].upper()} {_results.describe(dict(item))}"
+        for item in findings
+        if item["status"] in (_results.WARN, _results.SKIPPED)
+    ]
+    if not bad and not notes:
+        yield f"    <testcase{head}/>"
+        return
+    yield f"    <testcase{head}>"
+    if bad:
+        element = "failure" if status == _results.FAIL else "error"
+        told = bad[0] if len(bad) == 1 else f"{bad[0]} (and {len(bad) - 1} more)"
+        text = escape(_xml("\n".join(bad)))
+        yield f"      <{element}{_attributes(message=told, type=status)}>{text}</{element}>"
+    elif status == _results.SKIPPED:
+        yield f"      <skipped{_attributes(message=findings[0]['hint'])}/>"
+    if notes:
+        yield f"      <system-out>{escape(_xml(chr(10).join(notes)))}</system-out>"
+    yield "    </testcase>"
 
 
 def _case(finding: Mapping[str, Any]) -> Iterable[str]:
@@ -120,6 +145,12 @@ def _xml(text: str) -> str:
     return _NOT_XML.sub(lambda match: _escaped(match.group()), text)
 
 
+def plain_line(text: str) -> str:
+    """Return text for the screen: one line of plain ASCII, cut where it is very long."""
+    text = _ascii(text)
+    return text if len(text) <= _SCREEN_TEXT else text[:_SCREEN_TEXT] + "..."
+
+
 def _ascii(text: str) -> str:
     """Return text that every terminal shows as it is, on one line."""
     return "".join(char if " " <= char <= "~" else _escaped(char) for char in " ".join(text.split()))
@@ -147,6 +178,24 @@ def _node_rows(node: Mapping[str, Any]) -> Iterable[tuple[tuple[str, str, str, s
                 told = others[0]["target"] if len(findings) == 1 else f"{len(others)} of {len(findings)}"
                 row = (name, _ascii(check), _results.worst([dict(finding) for finding in others]), _ascii(told))
                 yield row, [_note(finding) for finding in others]
+    yield from _gpu_row(node)
+
+
+def _gpu_row(node: Mapping[str, Any]) -> Iterable[tuple[tuple[str, str, str, str], list[str]]]:
+    """Give one row that counts the GPUs of a node by their status, and names those that are not ok."""
+    gpus, _others = _report_gpus.by_gpu(node["findings"])
+    if not gpus:
+        return
+    statuses = {name: _report_gpus.status_of(found) for name, found in gpus.items()}
+    told = [(status, sum(found == status for found in statuses.values())) for status in _report.COUNT_ORDER]
+    notes = []
+    for name, found in gpus.items():
+        if statuses[name] not in (_results.OK, _results.SKIPPED):
+            checks = dict.fromkeys(item["check"] for item in found if item["status"] == statuses[name])
+            notes.append(_ascii(f"{statuses[name]} [{name}]: {', '.join(checks)}"))
+    worst = _report_gpus.status_of([{"status": status} for status in statuses.values()])
+    row = (_ascii(node["name"]), "GPUs", worst, ", ".join(f"{count} {status}" for status, count in told if count))
+    yield row, notes
 
 
 def _note(finding: Mapping[str, Any]) -> str:

@@ -18,6 +18,7 @@ description:
     and a skipped one without a reason.
   - The task never reports a change, since a report changes no node.
   - Run it once for all nodes, with C(run_once).
+  - Compares with the report that is in O(path) from an earlier run. With C(--diff) it prints what changed.
 options:
   path:
     description:
@@ -51,8 +52,8 @@ attributes:
     support: full
     description: Prints and judges as usual, also with O(enforce=true), but writes no file.
   diff_mode:
-    support: none
-    description: Does not return a difference, since nothing counts as changed.
+    support: partial
+    description: Prints what changed since the last report; nothing counts as changed.
   platform:
     platforms: posix
     support: full
@@ -88,6 +89,37 @@ bad_nodes:
   elements: str
   returned: always
   sample: []
+changes:
+  description:
+    - What changed since the report that was in O(path), also without C(--diff). Empty where there was none.
+    - A value that moves while all is well is no change.
+  type: list
+  elements: dict
+  returned: always
+  contains:
+    node:
+      description: Name of the node.
+      type: str
+    check:
+      description: Name of the check; empty for a node that came or went.
+      type: str
+    target:
+      description: What was looked at.
+      type: str
+    kind:
+      description: V(status), V(expected), V(value), V(new) or V(gone).
+      type: str
+    before:
+      description: Status or value then; null for what is new.
+      type: raw
+    after:
+      description: Status or value now; null for what went.
+      type: raw
+compared_with:
+  description: When the report was made that RV(changes) compare with; empty where there was none.
+  type: str
+  returned: always
+  sample: "2026-01-31T10:00:00Z"
 paths:
   description: Where the files are, or would be in check mode.
   type: dict

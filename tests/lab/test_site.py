@@ -36,13 +36,14 @@ POINTS = {
 #: All that the roles write outside of packages.
 OWN_FILES = (
     "find /etc /usr/local/sbin /var/lib/gpu_node -xdev -type f -path '*gpu?node*' "
-    "! -path '*/last_known_good/*' ! -name packages.json ! -name driver.json ! -name transaction.lock | sort"
+    "! -path '*/last_known_good/*' ! -path '*/gpu_node/health/*' ! -name packages.json ! -name driver.json "
+    "! -name transaction.lock | sort"
 )
 #: Of every unit that is there: whether it runs, since when, its processes and how often it was restarted; then the
-#: moment of systemd's last reload. Services of the distribution that its timers start at any moment are left out.
+#: moment of systemd's last reload. Services that timers start at any moment are left out.
 UNITS = (
     "systemctl list-units --all --plain --no-legend --type=service,socket,timer,path | cut -d' ' -f1 | "
-    "grep -Ev '^(apt-|systemd-tmpfiles-clean|e2scrub|fstrim|man-db|logrotate|dpkg-db)' | "
+    "grep -Ev '^(apt-|systemd-tmpfiles-clean|e2scrub|fstrim|man-db|logrotate|dpkg-db|gpu-node-health.service)' | "
     "xargs systemctl show -p Id,ActiveState,ActiveEnterTimestampMonotonic,ExecMainStartTimestampMonotonic,NRestarts; "
     "systemctl show -p UnitsLoadTimestampMonotonic"
 )

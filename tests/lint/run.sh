@@ -17,6 +17,7 @@ step "ruff format" ruff format --check .
 step mypy mypy plugins/module_utils
 step "argument specs" python tests/lint/check_argument_specs.py
 step "role READMEs" python tests/lint/gen_role_readme.py --check
+step "health checks page" python tests/lint/gen_health_checks.py --check
 step "forbidden content" python tests/lint/check_forbidden.py
 step "licence headers" python tests/lint/check_headers.py
 step changelog antsibull-changelog lint

@@ -37,6 +37,22 @@ def build_tools():
     assert not missing, "{} missing: `make unit` installs it, as lab/bin/gpulab tools does".format(", ".join(missing))
 
 
+@pytest.fixture(scope="session")
+def nvml_library(tmp_path_factory, build_tools):
+    """Return library(version, hide=()): the path of the simulated libnvidia-ml.so.1 of that driver, compiled once.
+
+    What else a node of simulated GPUs needs is in tests/unit/lab/nvml_build.py.
+    """
+    from lab import nvml_build
+
+    base = tmp_path_factory.mktemp("nvml_library")
+
+    def library(version=nvml_build.DEFAULT_VERSION, hide=()):
+        return nvml_build.library(base / "-".join([version, *sorted(hide)]), version, hide)
+
+    return library
+
+
 @pytest.fixture
 def fake_runner():
     """Return the FakeRunner class, so that a test says its answers in one line."""

@@ -114,6 +114,7 @@ def boot() -> int:
     assert banner is not None
     machine.make_disk()
     machine.cover_kernel(banner, (f"BOOT_IMAGE={choice.entry.linux} {choice.entry.arguments}").strip())
+    machine.cover_log()
     machine.cover_modules()
     machine.cover_pci([*modules.current_gpus(), *modules.current_switches()])
     notes.extend(_load_at_boot(banner.release))

@@ -18,6 +18,8 @@ RUN = "/run/lab"
 FACES = RUN + "/faces"
 HOST_MODULES = RUN + "/host-modules"
 NVIDIA_MAJOR = 195
+SIMGPU = "/usr/local/bin/simgpu"
+KERNEL_LOG = "/run/simgpu/kmsg"
 
 
 def write(path: str, text: str) -> None:
@@ -66,6 +68,13 @@ def cover_kernel(banner: Banner, command_line: str) -> None:
     _cover_file("/proc/cmdline", command_line + "\n")
 
 
+def cover_log() -> None:
+    """A kernel log of this boot where the container has none: the file to which simgpu appends records."""
+    if not os.path.lexists("/dev/kmsg"):
+        write(KERNEL_LOG, "")
+        os.symlink(KERNEL_LOG, "/dev/kmsg")
+
+
 def cover_modules() -> None:
     """A /sys/module and /proc/modules to which simulated modules can be added; the host's stay visible."""
     os.makedirs(HOST_MODULES, exist_ok=True)
@@ -97,6 +106,8 @@ def cover_pci(found: list[Gpu]) -> None:
         _mount("--bind", bus, "/sys/bus/pci")
     for gpu in found:
         add_device(gpu)
+    if os.access(SIMGPU, os.X_OK):  # link width and speed, AER counters
+        subprocess.run([SIMGPU, "sysfs"], check=False)
 
 
 def device_path(gpu: Gpu) -> str:

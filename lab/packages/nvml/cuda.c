@@ -12,8 +12,10 @@ enum { CUDA_SUCCESS = 0, CUDA_ERROR_INVALID_VALUE = 1, CUDA_ERROR_NO_DEVICE = 10
 EXPORT int cuInit(unsigned flags)
 {
     char version[64];
-    int found = simgpu_module_version(version, sizeof version), rc = (int)simgpu_number("cuda.init_error", 0);
+    int found = simgpu_module_version(version, sizeof version), rc;
 
+    simgpu_refresh();
+    rc = (int)simgpu_number("cuda.init_error", 0);
     if (flags)
         return CUDA_ERROR_INVALID_VALUE;
     if (rc)

@@ -2,104 +2,24 @@
  * SPDX-License-Identifier: GPL-3.0-or-later
  *
  * Stand-in for libnvidia-ml.so.1: answers from the state file of the simulated GPUs. Compiled once for each driver version
- * with DRIVER_VERSION ("535.261.03"), DRIVER_BRANCH (535) and CUDA_VERSION (12020).
+ * with DRIVER_VERSION ("535.261.03"), DRIVER_BRANCH (535) and CUDA_VERSION (12020). The keys of the state file are listed
+ * in lab/packages/README.md.
  *
- * Every call passes enter(), which knows what any call can be told to do:
- *   nvml.init_error=CODE    initialisation fails with this code
- *   hang.<symbol>=1         the call does not return while the line is there
- *   rc.<symbol>=CODE        the call fails with this code
- *   gpu.<i>.lost=1          calls with this handle fail with 15
- * Functions without a body are listed in unsupported.def. */
+ * This file: life cycle, system, finding a device, its identity. Functions without a body are listed in unsupported.def. */
 #define _GNU_SOURCE
-#include "nvml.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <unistd.h>
 
-#include "state.h"
-
-static int initialised;
-
-static int enter(const char *symbol)
-{
-    char key[128];
-
-    snprintf(key, sizeof key, "hang.%s", symbol);
-    while (simgpu_number(key, 0))
-        sleep(1);
-    snprintf(key, sizeof key, "rc.%s", symbol);
-    return (int)simgpu_number(key, NVML_SUCCESS);
-}
-
-static int ready(const char *symbol)
-{
-    int rc = enter(symbol);
-    if (rc)
-        return rc;
-    return initialised > 0 ? NVML_SUCCESS : NVML_UNINITIALIZED;
-}
-
-/* The index behind a handle, after the checks that every call on a device makes. */
-static int device(const char *symbol, device_t handle, unsigned *index)
-{
-    int rc = ready(symbol);
-    size_t number = (size_t)handle;
-
-    if (rc)
-        return rc;
-    if (number == 0 || number > simgpu_count())
-        return NVML_INVALID_ARGUMENT;
-    *index = (unsigned)(number - 1);
-    return simgpu_gpu_number(*index, "lost", 0) ? NVML_GPU_IS_LOST : NVML_SUCCESS;
-}
-
-static int put(char *out, unsigned size, const char *text)
-{
-    if (!out)
-        return NVML_INVALID_ARGUMENT;
-    if (size <= strlen(text))
-        return NVML_INSUFFICIENT_SIZE;
-    strcpy(out, text);
-    return NVML_SUCCESS;
-}
-
-static int put_gpu(const char *symbol, device_t handle, const char *name, char *out, unsigned size)
-{
-    char text[256];
-    unsigned index;
-    int rc = device(symbol, handle, &index);
-
-    if (rc)
-        return rc;
-    return simgpu_gpu_text(index, name, text, sizeof text) ? put(out, size, text) : NVML_NOT_SUPPORTED;
-}
-
-static int get_number(const char *symbol, device_t handle, const char *name, unsigned *out)
-{
-    unsigned index;
-    long long value;
-    int rc = device(symbol, handle, &index);
-
-    if (rc)
-        return rc;
-    if (!out)
-        return NVML_INVALID_ARGUMENT;
-    value = simgpu_gpu_number(index, name, -1);
-    if (value < 0)
-        return NVML_NOT_SUPPORTED;
-    *out = (unsigned)value;
-    return NVML_SUCCESS;
-}
+#include "nvml_call.h"
 
 /* ---- life cycle ---- */
 
 static int init(const char *symbol)
 {
     char version[64];
-    int rc = enter(symbol), found;
+    int rc = call_enter(symbol), found;
 
     if (rc)
         return rc;
@@ -111,7 +31,7 @@ static int init(const char *symbol)
         return NVML_DRIVER_NOT_LOADED;
     if (found < 0 || strcmp(version, DRIVER_VERSION))
         return NVML_LIB_RM_VERSION_MISMATCH;
-    initialised++;
+    call_initialised++;
     return NVML_SUCCESS;
 }
 
@@ -121,9 +41,9 @@ EXPORT int nvmlInitWithFlags(unsigned flags) { (void)flags; return init(__func__
 
 EXPORT int nvmlShutdown(void)
 {
-    int rc = ready(__func__);
+    int rc = call_ready(__func__);
     if (!rc)
-        initialised--;
+        call_initialised--;
     return rc;
 }
 
@@ -146,25 +66,25 @@ EXPORT const char *nvmlErrorString(int code)
 EXPORT int nvmlSystemGetDriverVersion(char *out, unsigned size)
 {
     char version[64];
-    int rc = ready(__func__);
+    int rc = call_ready(__func__);
 
     if (rc)
         return rc;
-    return simgpu_module_version(version, sizeof version) > 0 ? put(out, size, version) : NVML_DRIVER_NOT_LOADED;
+    return simgpu_module_version(version, sizeof version) > 0 ? put_text(out, size, version) : NVML_DRIVER_NOT_LOADED;
 }
 
 EXPORT int nvmlSystemGetNVMLVersion(char *out, unsigned size)
 {
     char text[64];
-    int rc = enter(__func__);                      /* the one query that needs no driver */
+    int rc = call_enter(__func__);                 /* the one query that needs no driver */
 
     snprintf(text, sizeof text, "%d.%s", CUDA_VERSION / 1000, DRIVER_VERSION);
-    return rc ? rc : put(out, size, text);
+    return rc ? rc : put_text(out, size, text);
 }
 
 static int cuda_version(const char *symbol, int *out)
 {
-    int rc = enter(symbol);
+    int rc = call_enter(symbol);
 
     if (rc)
         return rc;
@@ -177,11 +97,28 @@ static int cuda_version(const char *symbol, int *out)
 EXPORT int nvmlSystemGetCudaDriverVersion(int *out) { return cuda_version(__func__, out); }
 EXPORT int nvmlSystemGetCudaDriverVersion_v2(int *out) { return cuda_version(__func__, out); }
 
+EXPORT int nvmlSystemGetProcessName(unsigned pid, char *out, unsigned size)
+{
+    char path[64], text[1024] = "";
+    FILE *file;
+    int rc = call_ready(__func__);
+
+    if (rc)
+        return rc;
+    snprintf(path, sizeof path, "/proc/%u/cmdline", pid);
+    file = fopen(path, "re");
+    if (!file)
+        return NVML_NOT_FOUND;
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';       /* the first word ends with a zero byte */
+    fclose(file);
+    return put_text(out, size, text);
+}
+
 /* ---- finding a device ---- */
 
 static int count(const char *symbol, unsigned *out)
 {
-    int rc = ready(symbol);
+    int rc = call_ready(symbol);
 
     if (rc)
         return rc;
@@ -196,11 +133,11 @@ EXPORT int nvmlDeviceGetCount_v2(unsigned *out) { return count(__func__, out); }
 
 static int by_index(const char *symbol, unsigned index, device_t *out)
 {
-    int rc = ready(symbol);
+    int known = index < simgpu_count(), rc = known ? call_on(symbol, index) : call_ready(symbol);
 
     if (rc)
         return rc;
-    if (!out || index >= simgpu_count())
+    if (!out || !known)
         return NVML_INVALID_ARGUMENT;
     if (simgpu_gpu_number(index, "lost", 0))
         return NVML_GPU_IS_LOST;
@@ -215,7 +152,7 @@ static int by_text(const char *symbol, const char *name, const char *wanted, dev
 {
     char text[256];
     unsigned index, total = simgpu_count();
-    int rc = ready(symbol);
+    int rc = call_ready(symbol);
 
     if (rc)
         return rc;
@@ -228,10 +165,26 @@ static int by_text(const char *symbol, const char *name, const char *wanted, dev
     return NVML_NOT_FOUND;
 }
 
-EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, device_t *out) { return by_text(__func__, "uuid", uuid, out); }
 EXPORT int nvmlDeviceGetHandleBySerial(const char *serial, device_t *out)
 {
     return by_text(__func__, "serial", serial, out);
+}
+
+EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, device_t *out)
+{
+    struct mig_device device;
+    unsigned gpu, index, total = simgpu_count();
+    int rc = by_text(__func__, "uuid", uuid, out);
+
+    for (gpu = 0; rc == NVML_NOT_FOUND && gpu < total; gpu++) {
+        for (index = 0; mig_get(gpu, index, &device); index++) {
+            if (!strcasecmp(device.uuid, uuid)) {
+                *out = mig_handle(gpu, index);
+                return NVML_SUCCESS;
+            }
+        }
+    }
+    return rc;
 }
 
 /* sysfs writes the domain with 4 digits, NVML with 8: compare numbers. */
@@ -244,7 +197,7 @@ static int by_bus_id(const char *symbol, const char *wanted, device_t *out)
 {
     char text[64];
     unsigned index, total = simgpu_count(), want[4], have[4];
-    int rc = ready(symbol);
+    int rc = call_ready(symbol);
 
     if (rc)
         return rc;
@@ -263,68 +216,131 @@ EXPORT int nvmlDeviceGetHandleByPciBusId_v2(const char *id, device_t *out) { ret
 
 /* ---- identity ---- */
 
+/* Bytes that need not be text, written as hexadecimal digits. */
+static int name_bytes(unsigned gpu, char *out, size_t size)
+{
+    char digits[256];
+    unsigned byte;
+    size_t length = 0;
+
+    if (!simgpu_gpu_text(gpu, "name_hex", digits, sizeof digits))
+        return 0;
+    while (length + 1 < size && sscanf(digits + 2 * length, "%2x", &byte) == 1)
+        out[length++] = (char)byte;
+    out[length] = '\0';
+    return 1;
+}
+
 EXPORT int nvmlDeviceGetName(device_t handle, char *out, unsigned size)
 {
-    return put_gpu(__func__, handle, "name", out, size);
+    char text[256], whole[320];
+    struct mig_device device;
+    struct target target;
+    int rc = call_any(__func__, handle, &target);
+
+    if (!rc && !name_bytes(target.gpu, text, sizeof text))
+        rc = value_text(target.gpu, "name", text, sizeof text);
+    if (rc)
+        return rc;
+    if (target.mig < 0 || !mig_get(target.gpu, (unsigned)target.mig, &device))
+        return put_text(out, size, text);
+    snprintf(whole, sizeof whole, "%s MIG %s", text, device.profile);
+    return put_text(out, size, whole);
 }
 
 EXPORT int nvmlDeviceGetUUID(device_t handle, char *out, unsigned size)
 {
-    return put_gpu(__func__, handle, "uuid", out, size);
+    struct mig_device device;
+    struct target target;
+    char text[256];
+    int rc = call_any(__func__, handle, &target);
+
+    if (!rc && target.mig >= 0 && mig_get(target.gpu, (unsigned)target.mig, &device))
+        return put_text(out, size, device.uuid);
+    if (!rc)
+        rc = value_text(target.gpu, "uuid", text, sizeof text);
+    return rc ? rc : put_text(out, size, text);
 }
 
 EXPORT int nvmlDeviceGetSerial(device_t handle, char *out, unsigned size)
 {
-    return put_gpu(__func__, handle, "serial", out, size);
+    return answer_text(__func__, handle, "serial", out, size);
+}
+
+EXPORT int nvmlDeviceGetBoardPartNumber(device_t handle, char *out, unsigned size)
+{
+    return answer_text(__func__, handle, "board_part", out, size);
+}
+
+EXPORT int nvmlDeviceGetVbiosVersion(device_t handle, char *out, unsigned size)
+{
+    return answer_text(__func__, handle, "vbios", out, size);
+}
+
+EXPORT int nvmlDeviceGetInforomImageVersion(device_t handle, char *out, unsigned size)
+{
+    return answer_text(__func__, handle, "inforom_version", out, size);
+}
+
+EXPORT int nvmlDeviceGetInforomVersion(device_t handle, unsigned object, char *out, unsigned size)
+{
+    char name[32];
+
+    snprintf(name, sizeof name, "inforom_object.%u", object);
+    return answer_text(__func__, handle, name, out, size);
+}
+
+EXPORT int nvmlDeviceGetInforomConfigurationChecksum(device_t handle, unsigned *out)
+{
+    return answer_number(__func__, handle, "inforom_checksum", out);
+}
+
+EXPORT int nvmlDeviceValidateInforom(device_t handle)
+{
+    char text[64];
+    long long valid = 0;
+    unsigned gpu;
+    int rc = call_gpu(__func__, handle, &gpu);
+
+    if (rc)
+        return rc;
+    rc = value_or(gpu, "inforom_valid", -1, &valid);
+    if (!rc && valid < 0)
+        rc = value_text(gpu, "inforom_version", text, sizeof text);
+    return rc ? rc : valid ? NVML_SUCCESS : NVML_CORRUPTED_INFOROM;
 }
 
 EXPORT int nvmlDeviceGetIndex(device_t handle, unsigned *out)
 {
-    unsigned index;
-    int rc = device(__func__, handle, &index);
+    struct target target;
+    int rc = call_any(__func__, handle, &target);
 
     if (rc)
         return rc;
     if (!out)
         return NVML_INVALID_ARGUMENT;
-    *out = index;
+    *out = target.mig < 0 ? target.gpu : (unsigned)target.mig;
     return NVML_SUCCESS;
 }
 
 EXPORT int nvmlDeviceGetMinorNumber(device_t handle, unsigned *out)
 {
-    unsigned index;
-    int rc = device(__func__, handle, &index);
-
-    if (rc)
-        return rc;
-    if (!out)
-        return NVML_INVALID_ARGUMENT;
-    *out = (unsigned)simgpu_gpu_number(index, "minor", index);
-    return NVML_SUCCESS;
-}
-
-EXPORT int nvmlDeviceIsMigDeviceHandle(device_t handle, unsigned *out)
-{
-    unsigned index;
-    int rc = device(__func__, handle, &index);
-
-    if (!rc && out)
-        *out = 0;
-    return rc;
+    size_t number = (size_t)handle;                /* a handle of a GPU is its index + 1, and the index is the default */
+    return answer_or(__func__, handle, "minor", (unsigned)number - 1, out);
 }
 
 static int pci(const char *symbol, device_t handle, pci_info_v3 *out)
 {
     char text[64], id[32];
     unsigned index, bus_id[4];
-    int rc = device(symbol, handle, &index);
+    int rc = call_gpu(symbol, handle, &index);
 
+    if (!rc && !out)
+        rc = NVML_INVALID_ARGUMENT;
+    if (!rc)
+        rc = value_text(index, "pci", text, sizeof text);
     if (rc)
         return rc;
-    if (!out)
-        return NVML_INVALID_ARGUMENT;
-    simgpu_gpu_text(index, "pci", text, sizeof text);
     if (!parse_bus_id(text, bus_id))
         return NVML_UNKNOWN;
     memset(out, 0, sizeof *out);
@@ -347,12 +363,10 @@ EXPORT int nvmlDeviceGetPciInfo_v3(device_t handle, pci_info_v3 *out) { return p
 static int pci_old(const char *symbol, device_t handle, pci_info_v2 *out)
 {
     pci_info_v3 info;
-    int rc = pci(symbol, handle, &info);
+    int rc = out ? pci(symbol, handle, &info) : NVML_INVALID_ARGUMENT;
 
     if (rc)
         return rc;
-    if (!out)
-        return NVML_INVALID_ARGUMENT;
     memset(out, 0, sizeof *out);
     memcpy(out->bus_id, info.bus_id_legacy, sizeof out->bus_id);
     out->domain = info.domain;
@@ -366,158 +380,11 @@ static int pci_old(const char *symbol, device_t handle, pci_info_v2 *out)
 EXPORT int nvmlDeviceGetPciInfo(device_t handle, pci_info_v2 *out) { return pci_old(__func__, handle, out); }
 EXPORT int nvmlDeviceGetPciInfo_v2(device_t handle, pci_info_v2 *out) { return pci_old(__func__, handle, out); }
 
-/* ---- memory ---- */
-
-static int memory(const char *symbol, device_t handle, memory_v2 *out)
-{
-    unsigned index;
-    long long total, used, reserved;
-    int rc = device(symbol, handle, &index);
-
-    if (rc)
-        return rc;
-    total = simgpu_gpu_number(index, "memory_mib", -1);
-    if (total < 0)
-        return NVML_NOT_SUPPORTED;
-    reserved = simgpu_gpu_number(index, "memory_reserved_mib", 0);
-    used = simgpu_gpu_number(index, "memory_used_mib", 0);
-    out->total = (unsigned long long)total << 20;
-    out->reserved = (unsigned long long)reserved << 20;
-    out->used = (unsigned long long)used << 20;
-    out->free = out->total - out->reserved - out->used;
-    return NVML_SUCCESS;
-}
-
-EXPORT int nvmlDeviceGetMemoryInfo(device_t handle, memory_v1 *out)
-{
-    memory_v2 info;
-    int rc = out ? memory(__func__, handle, &info) : NVML_INVALID_ARGUMENT;
-
-    if (rc)
-        return rc;
-    out->total = info.total;
-    out->free = info.free;
-    out->used = info.used + info.reserved;         /* version 1 counts what the driver keeps for itself as used */
-    return NVML_SUCCESS;
-}
-
-EXPORT int nvmlDeviceGetMemoryInfo_v2(device_t handle, memory_v2 *out)
-{
-    if (!out)
-        return NVML_INVALID_ARGUMENT;
-    if (out->version != MEMORY_V2_WORD)
-        return NVML_ARGUMENT_VERSION_MISMATCH;
-    return memory(__func__, handle, out);
-}
-
-/* ---- modes and readings ---- */
-
-EXPORT int nvmlDeviceGetPersistenceMode(device_t handle, unsigned *out)
-{
-    unsigned index;
-    int rc = device(__func__, handle, &index);
-
-    if (rc)
-        return rc;
-    if (!out)
-        return NVML_INVALID_ARGUMENT;
-    *out = simgpu_gpu_number(index, "persistence_mode", 0) != 0;
-    return NVML_SUCCESS;
-}
-
-EXPORT int nvmlDeviceGetTemperature(device_t handle, unsigned sensor, unsigned *out)
-{
-    return sensor ? NVML_INVALID_ARGUMENT : get_number(__func__, handle, "temperature", out);
-}
-
-#if DRIVER_BRANCH >= 580
-EXPORT int nvmlDeviceGetTemperatureV(device_t handle, temperature_v1 *out)
-{
-    unsigned value = 0;
-    int rc;
-
-    if (!out)
-        return NVML_INVALID_ARGUMENT;
-    if (out->version != TEMPERATURE_V1_WORD)
-        return NVML_ARGUMENT_VERSION_MISMATCH;
-    if (out->sensor)
-        return NVML_INVALID_ARGUMENT;
-    rc = get_number(__func__, handle, "temperature", &value);
-    if (!rc)
-        out->temperature = (int)value;
-    return rc;
-}
-#endif
-
-EXPORT int nvmlDeviceGetPowerUsage(device_t handle, unsigned *out)
-{
-    return get_number(__func__, handle, "power_mw", out);
-}
-
-/* ---- power limits: the one in force may be lower than the one that was set, where the board has another reason ---- */
-
-EXPORT int nvmlDeviceGetEnforcedPowerLimit(device_t handle, unsigned *out)
-{
-    unsigned lower, index;
-    int rc = get_number(__func__, handle, "power_limit_mw", out);
-
-    if (rc || device(__func__, handle, &index))
-        return rc;
-    lower = (unsigned)simgpu_gpu_number(index, "power_enforced_mw", *out);
-    *out = lower < *out ? lower : *out;
-    return NVML_SUCCESS;
-}
-
-EXPORT int nvmlDeviceGetPowerManagementLimit(device_t handle, unsigned *out)
-{
-    return get_number(__func__, handle, "power_limit_mw", out);
-}
-
-EXPORT int nvmlDeviceGetPowerManagementDefaultLimit(device_t handle, unsigned *out)
-{
-    return get_number(__func__, handle, "power_default_mw", out);
-}
-
-EXPORT int nvmlDeviceGetPowerManagementLimitConstraints(device_t handle, unsigned *lowest, unsigned *highest)
-{
-    int rc = get_number(__func__, handle, "power_min_mw", lowest);
-    return rc ? rc : get_number(__func__, handle, "power_max_mw", highest);
-}
-
-EXPORT int nvmlDeviceSetPowerManagementLimit(device_t handle, unsigned milliwatt)
-{
-    unsigned index;
-    long long lowest, highest;
-    int rc = device(__func__, handle, &index);
-
-    if (rc)
-        return rc;
-    if (geteuid())
-        return NVML_NO_PERMISSION;
-    lowest = simgpu_gpu_number(index, "power_min_mw", -1);
-    highest = simgpu_gpu_number(index, "power_max_mw", -1);
-    if (lowest < 0 || highest < 0)
-        return NVML_NOT_SUPPORTED;
-    if (milliwatt < lowest || milliwatt > highest)
-        return NVML_INVALID_ARGUMENT;
-    return simgpu_write_one(index, "power_limit_mw", milliwatt) ? NVML_UNKNOWN : NVML_SUCCESS;
-}
-
-EXPORT int nvmlDeviceGetUtilizationRates(device_t handle, utilization *out)
-{
-    int rc;
-
-    if (!out)
-        return NVML_INVALID_ARGUMENT;
-    rc = get_number(__func__, handle, "utilization_gpu", &out->gpu);
-    return rc ? rc : get_number(__func__, handle, "utilization_memory", &out->memory);
-}
-
 /* ---- the rest ---- */
 
 static int unsupported(const char *symbol)
 {
-    int rc = ready(symbol);
+    int rc = call_ready(symbol);
     return rc ? rc : NVML_NOT_SUPPORTED;
 }
 

@@ -8,11 +8,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 const char *simgpu_state_path(void)
@@ -27,24 +29,144 @@ const char *simgpu_proc_path(void)
     return path && *path ? path : SIMGPU_PROC_DEFAULT;
 }
 
-int simgpu_text(const char *key, char *out, size_t size)
+/* ---- the parsed file ---- */
+
+/* A file whose last change is younger than this when it is read may change once more without a new time stamp. */
+#define SETTLED_NS 50000000LL
+
+struct entry { char *key, *value; };
+
+static pthread_mutex_t guard = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+    int known, settled;
+    struct stat info;                              /* of the file that was parsed; size -1 when there was none */
+    char *text;
+    struct entry *slots;                           /* open addressing, a free slot has no key */
+    size_t capacity;                               /* a power of two */
+} cache;
+
+static size_t hash(const char *key)
+{
+    size_t value = 1469598103934665603u;
+
+    for (; *key; key++)
+        value = (value ^ (unsigned char)*key) * 1099511628211u;
+    return value;
+}
+
+static struct entry *slot_of(const char *key)
+{
+    size_t place = hash(key) & (cache.capacity - 1);
+
+    while (cache.slots[place].key && strcmp(cache.slots[place].key, key))
+        place = (place + 1) & (cache.capacity - 1);
+    return &cache.slots[place];
+}
+
+static void drop(void)
+{
+    free(cache.text);
+    free(cache.slots);
+    cache.text = NULL;
+    cache.slots = NULL;
+    cache.capacity = 0;
+}
+
+static void parse(void)
+{
+    size_t lines = 1;
+    char *line, *next, *separator;
+    struct entry *entry;
+
+    for (line = cache.text; *line; line++)
+        lines += *line == '\n';
+    for (cache.capacity = 16; cache.capacity < 2 * lines; cache.capacity *= 2)
+        ;
+    cache.slots = calloc(cache.capacity, sizeof *cache.slots);
+    if (!cache.slots) {
+        drop();
+        return;
+    }
+    for (line = cache.text; line; line = next) {
+        next = strchr(line, '\n');
+        if (next)
+            *next++ = '\0';
+        line[strcspn(line, "\r")] = '\0';
+        separator = strchr(line, '=');
+        if (*line == '#' || !separator)
+            continue;
+        *separator = '\0';
+        entry = slot_of(line);
+        entry->key = line;
+        entry->value = separator + 1;
+    }
+}
+
+static int same_file(const struct stat *one, const struct stat *other)
+{
+    return one->st_size == other->st_size && one->st_ino == other->st_ino && one->st_dev == other->st_dev &&
+           one->st_mtim.tv_sec == other->st_mtim.tv_sec && one->st_mtim.tv_nsec == other->st_mtim.tv_nsec;
+}
+
+static long long age_ns(const struct stat *info)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (now.tv_sec - info->st_mtim.tv_sec) * 1000000000LL + now.tv_nsec - info->st_mtim.tv_nsec;
+}
+
+static void load(void)
 {
     FILE *file = fopen(simgpu_state_path(), "re");
-    char line[512];
-    size_t length = strlen(key);
-    int found = 0;
+    size_t done;
+
+    drop();
+    cache.known = 1;
+    cache.settled = 1;
+    memset(&cache.info, 0, sizeof cache.info);
+    cache.info.st_size = -1;
+    if (!file)
+        return;
+    if (!fstat(fileno(file), &cache.info)) {
+        cache.settled = age_ns(&cache.info) > SETTLED_NS;
+        cache.text = malloc((size_t)cache.info.st_size + 1);
+    }
+    if (cache.text) {
+        done = fread(cache.text, 1, (size_t)cache.info.st_size, file);
+        cache.text[done] = '\0';
+        parse();
+    }
+    fclose(file);
+}
+
+void simgpu_refresh(void)
+{
+    struct stat info;
+
+    pthread_mutex_lock(&guard);
+    if (stat(simgpu_state_path(), &info)) {
+        memset(&info, 0, sizeof info);
+        info.st_size = -1;
+    }
+    if (!cache.known || !cache.settled || !same_file(&info, &cache.info))
+        load();
+    pthread_mutex_unlock(&guard);
+}
+
+int simgpu_text(const char *key, char *out, size_t size)
+{
+    const char *value;
 
     *out = '\0';
-    while (file && fgets(line, sizeof line, file)) {
-        if (strncmp(line, key, length) || line[length] != '=')
-            continue;
-        line[strcspn(line, "\r\n")] = '\0';
-        snprintf(out, size, "%s", line + length + 1);
-        found = 1;
-    }
-    if (file)
-        fclose(file);
-    return found;
+    if (!cache.known)
+        simgpu_refresh();
+    pthread_mutex_lock(&guard);
+    value = cache.capacity ? slot_of(key)->value : NULL;
+    if (value)
+        snprintf(out, size, "%s", value);
+    pthread_mutex_unlock(&guard);
+    return value != NULL;
 }
 
 long long simgpu_number(const char *key, long long fallback)
@@ -78,8 +200,11 @@ long long simgpu_gpu_number(unsigned index, const char *name, long long fallback
 
 unsigned simgpu_count(void)
 {
-    long long count = simgpu_number("gpu.count", 0);
-    return count < 0 ? 0 : (unsigned)count;
+    long long count;
+
+    simgpu_refresh();
+    count = simgpu_number("gpu.count", 0);
+    return count < 0 ? 0 : count > SIMGPU_MAX_GPUS ? SIMGPU_MAX_GPUS : (unsigned)count;
 }
 
 /* "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.261.03  Tue ...": the first word after "Module" that starts with a

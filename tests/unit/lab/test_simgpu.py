@@ -98,18 +98,18 @@ def test_set_leaves_other_keys_and_no_temporary_file(tmp_path):
 def test_unset_and_boot(tmp_path):
     state = tmp_path / "state"
     call(state, "init", "--gpus", "2")
-    call(state, "set", "gpu=all", "persistence_mode=1", "memory_used_mib=900", "gpu.0.lost=1")
+    call(state, "set", "gpu=all", "persistence_mode=1", "memory_used_mib=900", "nvml.init_error=9")
     assert call(state, "boot").returncode == 0
-    assert call(state, "unset", "gpu.0.lost").returncode == 0
+    assert call(state, "unset", "nvml.init_error").returncode == 0
     found = values(state)
     assert found["gpu.1.persistence_mode"] == found["gpu.1.memory_used_mib"] == "0"
-    assert "gpu.0.lost" not in found
+    assert "nvml.init_error" not in found
 
 
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (["init", "--model", "h900"], "unknown model h900; known: a100"),
+        (["init", "--model", "h900"], "unknown model h900; known: a10, a100"),
         (["init", "--gpus", "17"], "0 to 16"),
         (["set", "temperature=5"], "gpu=N"),
         (["set", "gpu=2", "temperature=5"], "2 simulated GPUs"),

@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[3]
-ROLES = ("preflight", "tuning", "kernel", "nvidia_driver", "nvidia_persistenced", "nvidia_fabricmanager")
+ROLES = ("preflight", "tuning", "kernel", "nvidia_driver", "nvidia_persistenced", "nvidia_fabricmanager", "gpu_health")
 
 MAIN = """
 - name: Fail where the inventory says so
@@ -160,9 +160,9 @@ def test_a_bad_node_fails_the_run_after_the_report(mixed):
 
 
 def test_good_nodes_pass_beside_bad_ones(mixed):
-    assert "VERDICT good: PASS (6 ok)" in mixed.stdout
-    assert "VERDICT tolerable: PASS (4 ok, 1 skipped, 1 warn)" in mixed.stdout
-    assert "VERDICT failing: FAIL (5 ok, 1 fail)" in mixed.stdout
+    assert "VERDICT good: PASS (7 ok)" in mixed.stdout
+    assert "VERDICT tolerable: PASS (5 ok, 1 skipped, 1 warn)" in mixed.stdout
+    assert "VERDICT failing: FAIL (6 ok, 1 fail)" in mixed.stdout
 
 
 def test_a_crash_in_one_layer_is_an_error_and_the_others_are_verified(mixed):
@@ -173,6 +173,7 @@ def test_a_crash_in_one_layer_is_an_error_and_the_others_are_verified(mixed):
         "nvidia_driver.state": "ok",
         "nvidia_persistenced.state": "ok",
         "nvidia_fabricmanager.state": "ok",
+        "gpu_health.state": "ok",
     }
     findings = node(mixed, "crashing")["findings"]
     crash = next(finding for finding in findings if finding["check"] == "kernel.completed")

@@ -16,9 +16,9 @@ BAD = {"check": "a.b", "target": "node", "status": "fail", "hint": "do this"}
 class Task:
     """What the action needs of a task."""
 
-    def __init__(self, args, check_mode):
+    def __init__(self, args, check_mode, diff):
         self.args, self.check_mode, self.async_val, self.action = args, check_mode, 0, "aiinfra.gpu_node.report"
-        self.diff, self.no_log, self.delegate_to = False, False, None
+        self.diff, self.no_log, self.delegate_to = diff, False, None
 
 
 class Shell:
@@ -37,11 +37,13 @@ class Connection:
 def act(tmp_path, monkeypatch):
     """Return a function that runs the action: result, what was printed."""
 
-    def run(findings, check_mode=False, **args):
+    def run(findings, check_mode=False, diff=False, **args):
         printed = []
         monkeypatch.setattr(under_test.display, "display", lambda text, **_color: printed.append(text))
         task = Task(
-            {"path": str(tmp_path / "new/reports"), "hosts": list(findings), "findings": findings, **args}, check_mode
+            {"path": str(tmp_path / "new/reports"), "hosts": list(findings), "findings": findings, **args},
+            check_mode,
+            diff,
         )
         action = under_test.ActionModule(task, Connection(), None, None, None, None)
         return action.run(task_vars={}), "\n".join(printed)
@@ -92,3 +94,34 @@ def test_a_start_that_is_no_time_is_refused(act):
 
 def test_the_version_is_the_collections_own():
     assert under_test.collection_version().count(".") == 2
+
+
+def test_diff_shows_what_changed_since_the_last_run(act, tmp_path):
+    _result, printed = act({"a": [GOOD]}, diff=True)
+    assert "There is no earlier report in " in printed
+    result, printed = act({"a": [BAD]}, diff=True)
+    assert "Changed since the report of 20" in printed and "~ a: a.b [node]: ok -> fail" in printed
+    assert [change["kind"] for change in result["changes"]] == ["status"] and result["compared_with"].endswith("Z")
+    assert result["changed"] is False
+    _result, printed = act({"a": [BAD]}, diff=True)
+    assert "Nothing changed since the report of 20" in printed
+
+
+def test_changes_are_returned_but_not_printed_without_diff(act):
+    act({"a": [GOOD]})
+    result, printed = act({"a": [BAD]})
+    assert len(result["changes"]) == 1 and "since the report" not in printed
+
+
+def test_check_mode_compares_with_the_report_that_stays(act):
+    act({"a": [GOOD]})
+    for _again in range(2):
+        _result, printed = act({"a": [BAD]}, check_mode=True, diff=True)
+        assert "ok -> fail" in printed
+
+
+def test_an_earlier_report_that_is_none_stops_nothing(act, tmp_path):
+    (tmp_path / "new/reports").mkdir(parents=True)
+    (tmp_path / "new/reports/report.json").write_bytes(b"\xff{")
+    result, printed = act({"a": [GOOD]}, diff=True)
+    assert "cannot be compared" in printed and result["written"] and result["compared_with"] == ""

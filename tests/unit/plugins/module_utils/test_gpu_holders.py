@@ -98,3 +98,10 @@ def test_daemons_that_serve_the_gpus_are_holders_and_no_users(tmp_path, name):
 def test_every_device_of_the_driver_counts(tmp_path, target):
     process(tmp_path, 5, "python3", "", target)
     assert _gpu_holders.users(str(tmp_path)) == ["5 python3"]
+
+
+def test_the_reader_of_the_health_checks_is_nobodys_work(tmp_path):
+    """It has the devices open for a moment each minute; a planned change that meets it there is not to be refused."""
+    process(tmp_path, 77, "gpu-node-nvml", "0::/system.slice/gpu-node-health.service\n", "/dev/nvidiactl")
+    assert [one["service"] for one in _gpu_holders.holders(str(tmp_path))] == [True]
+    assert _gpu_holders.users(str(tmp_path)) == []
