@@ -108,6 +108,8 @@ def last_lines(path: Path, count: int) -> str:
 
 def reasons(path: Path) -> list[str]:
     """Return the last lines of a failed job's log that say why it failed, shortened."""
+    if not path.exists():
+        return ["left no log"]
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     telling = [line.strip()[:TOLD_CHARACTERS] for line in lines if TELLING.search(line)]
     return telling[-TOLD_LINES:] or [last_lines(path, 1)[:TOLD_CHARACTERS]]

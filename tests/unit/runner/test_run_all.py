@@ -54,3 +54,13 @@ def test_without_images_no_container_job_is_run_and_none_counts_as_passed(ran, m
     assert run_all.main() == 1
     assert "one" not in ran.jobs
     assert "not run" in capsys.readouterr().out
+
+
+def test_why_a_job_failed_is_said_last_where_a_cut_log_still_shows_it(ran, monkeypatch, capsys, tmp_path):
+    ran.failing.add("one")
+    monkeypatch.setattr(run_all, "LOGS", tmp_path)
+    monkeypatch.setattr(run_all, "container_jobs", lambda: [run_all.Job("one", ("true",))])
+    log = "ok: [node]\nfatal: [node]: FAILED! => the disk is full\n" + "skipping: [node]\n" * 500
+    (tmp_path / "one.log").write_text(log, encoding="utf-8")
+    assert run_all.main() == 1
+    assert capsys.readouterr().out.rstrip().endswith("one: fatal: [node]: FAILED! => the disk is full")
