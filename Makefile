@@ -82,7 +82,9 @@ endif
 test: setup ## Every check but the ones with long downloads or builds
 	@tests/run_all.py
 
-test-real: setup images ## Debian's own non-free driver, compiled for a real kernel (some 15 minutes)
+test-real: setup images ## Debian's own non-free nvidia-smi, and its driver compiled for a real kernel (some 15 minutes)
+	@$(GPULAB) tools
+	@python -m pytest tests/real -p no:xdist -rs
 	@tests/run_molecule.py nvidia_driver_real
 
 bench: setup images ## Measure first run, second run and the floor; writes bench/RESULTS.md
