@@ -82,9 +82,10 @@ endif
 test: setup ## Every check but the ones with long downloads or builds
 	@tests/run_all.py
 
-test-real: setup images ## Debian's own non-free driver, compiled for real kernels (some 40 minutes)
+test-real: setup images ## Debian's own non-free packages: nvidia-smi, and drivers compiled for real kernels (some 40 minutes)
+	@$(GPULAB) tools
+	@python -m pytest tests/real -p no:xdist -rs
 	@tests/run_molecule.py nvidia_driver_real
-	@python -m pytest tests/real -p no:xdist
 
 bench: setup images ## Measure first run, second run and the floor; writes bench/RESULTS.md
 	@python bench/run.py

@@ -72,16 +72,47 @@ static int load(void)
     return 0;
 }
 
+/* The real program has an exit code of its own for these; every other failure is 255. See tests/real/test_nvidia_smi.py. */
+static int exit_code(int rc)
+{
+    static const int own[] = { 2, 3, 4, 6, 8, 9, 11, 12, 13, 14, 15, 17, 18, 19, 23 };
+    size_t index;
+
+    for (index = 0; index < sizeof own / sizeof *own; index++) {
+        if (rc == own[index])
+            return rc;
+    }
+    return 255;
+}
+
+/* "12.535.261.03" is shown as "535.261", without the CUDA generation and the last number. */
+static void explain_version(void)
+{
+    char version[96], *first, *last;
+
+    if (!nvml.nvml_version || nvml.nvml_version(version, sizeof version))
+        return;
+    first = strchr(version, '.');
+    last = strrchr(version, '.');
+    if (first && last > first) {
+        *last = '\0';
+        printf("NVML library version: %s\n", first + 1);
+    }
+}
+
 static void explain(int rc)
 {
     if (rc == 12)
         printf("NVIDIA-SMI couldn't find libnvidia-ml.so library in your system. Please make sure that the NVIDIA Display "
-               "Driver is properly installed and present in your system.\n");
+               "Driver is properly installed and present in your system.\n"
+               "Please also try adding directory that contains libnvidia-ml.so to your system PATH.\n");
     else if (rc == NVML_DRIVER_NOT_LOADED)
         printf("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest "
                "NVIDIA driver is installed and running.\n\n");
     else
         printf("Failed to initialize NVML: %s\n", nvml.text ? nvml.text(rc) : "Unknown Error");
+    if (rc == NVML_LIB_RM_VERSION_MISMATCH)
+        explain_version();
 }
 
 static int power_field(const char *field, device_t device, unsigned *number)
@@ -326,7 +357,7 @@ int main(int argc, char **argv)
         rc = nvml.init();
     if (rc) {
         explain(rc);
-        return rc == NVML_UNKNOWN ? 255 : rc;
+        return exit_code(rc);
     }
     if (card && (only = find_card(card)) < 0) {
         printf("No devices were found\n");

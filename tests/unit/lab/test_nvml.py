@@ -206,6 +206,7 @@ def test_nvidia_smi_stand_in_says_what_is_wrong(machine):
     machine.module.write_text(BANNER.replace(DRIVER, "535.183.06"))
     result = machine.tool("nvidia-smi")
     assert (result.returncode, "Driver/library version mismatch" in result.stdout) == (18, True)
+    assert result.stdout.endswith("NVML library version: 535.261\n"), "as NVIDIA's own writes it: tests/real"
     machine.module.unlink()
     result = machine.tool("nvidia-smi")
     assert result.returncode == 9
