@@ -31,19 +31,25 @@ $(VENV)/.ready: requirements.txt
 	  echo "==> installing python3-venv"; apt-get update -qq || true; apt-get install -y -qq --no-install-recommends python3-venv; }
 	@echo "==> installing the pinned toolchain into $(VENV) (0.8 GB, a few minutes the first time)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.txt
+	@$(BIN)/pip install --disable-pip-version-check --progress-bar off -r requirements.txt | \
+	  sed -un 's/^Collecting \([^ ]*\).*/    \1/p'
 	@touch $@
 
 images: ## Build the lab's images and package repositories (cached)
 	@$(GPULAB) setup
 
-lab: setup images ## Take a bare simulated node to a tuned node with a pinned driver, and print its report (LAB=vm: one that boots)
+lab: setup ## Take a bare simulated node to a tuned node with a pinned driver, and print its report (LAB=vm: one that boots)
 ifeq ($(LAB),vm)
+	@$(GPULAB) setup
 	@$(GPULAB) vm up $(VM_NODE) --gpus 2 --gpu-model h100-sxm
 	ansible-playbook site.yml -i inventories/lab-vm
 else
+	@$(GPULAB) setup --suite $(SUITE)
 	@$(GPULAB) up $(LAB_NODE) --suite $(SUITE) --gpus 2 --gpu-model h100-sxm
 	ansible-playbook site.yml -i inventories/lab
+	@echo "==> nouveau has the cards until a reboot, which is left to you:"
+	@echo "      $(GPULAB) reboot $(LAB_NODE)"
+	@echo "      $(VENV)/bin/ansible-playbook playbooks/verify.yml -i inventories/lab"
 endif
 
 lab-down: ## Remove every container and virtual machine of the lab
