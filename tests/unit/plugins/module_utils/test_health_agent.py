@@ -415,3 +415,21 @@ def test_runs_with_a_real_child_leave_nothing(node, monkeypatch):
         assert node.state["verdict"] in ("fail", "error")
         assert node.state["summary"]["nvml"] != "ok"
     assert (len(os.listdir("/proc/self/fd")), children()) == before
+
+
+def bare(**changes):
+    """Return a node without GPUs and without a driver."""
+    nvml = reading.Nvml("absent", text="libnvidia-ml.so.1 is not there")
+    return gs.snapshot((), nvml=nvml, nvswitches=(), units=(), software=reading.Software(), **changes)
+
+
+def test_a_node_that_shall_have_no_gpu_is_not_bad(node):
+    node.configure(expected="0")
+    assert node.run(bare()) == 0
+    assert node.state["verdict"] in ("ok", "skipped") and not node.state["bad"], node.state["bad"]
+    assert not [key for key in node.metrics if key[0] == "gpu"]
+
+
+def test_hlt_06_without_that_word_it_is(node):
+    assert node.run(bare()) == 0
+    assert not node.state["may_serve"] and node.finding("node.gpu_count")["status"] == "fail"
