@@ -175,9 +175,14 @@ def power_reading(gpu: Gpu, ctx: Context) -> Iterable[Judged]:
 def power_limit(gpu: Gpu, ctx: Context) -> Iterable[Judged]:
     """Compare the limit that is enforced with the wanted one."""
     profile, enforced, own = ctx.profile(gpu), gpu.get("power_enforced_mw").value / 1000, gpu.get("power_default_mw")
+    asked = gpu.get("power_limit_mw")
     wanted: float | None = None
     source = ""
-    if ctx.policy.power_limit_w:
+    if ctx.policy.power_limit_w < 0:
+        if not asked.ok:
+            return skipped("the limit that is set on the card is not told")
+        wanted, source = asked.value / 1000, "the limit that is set on the card"
+    elif ctx.policy.power_limit_w:
         wanted, source = ctx.policy.power_limit_w, "power_limit_w"
     elif profile and profile.power_limit_w:
         wanted, source = profile.power_limit_w["default"], profile.source("power_limit_w")
@@ -185,7 +190,6 @@ def power_limit(gpu: Gpu, ctx: Context) -> Iterable[Judged]:
         wanted, source = own.value / 1000, "the card's own default"
     if wanted is None:
         return no_profile(gpu, ctx, "what its power limit is")
-    asked = gpu.get("power_limit_mw")
     value = {"enforced_w": round(enforced, 1), "asked_w": round(asked.value / 1000, 1) if asked.ok else None}
     off = abs(enforced - wanted) * 100 > wanted * ctx.policy.power_limit_percent
     return [Judged(verdict(off), value, f"{wanted:g} W", source=source)]

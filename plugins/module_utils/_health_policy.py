@@ -95,7 +95,7 @@ class Policy:
         1.0, 0.0, 50.0, "%", "how far the enforced power limit may lie from the wanted one"
     )
     power_limit_w: int = _number(
-        0, 0, 20_000, "W", "wanted power limit where it is not the profile's; 0: the profile's"
+        0, -1, 20_000, "W", "wanted power limit; 0: the profile's; -1: what is set on each card"
     )
     # Modes and processes
     persistence: str = _choice("warn", ("warn", "fail", "ignore"), "verdict on persistence mode being off")

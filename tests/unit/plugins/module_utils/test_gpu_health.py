@@ -359,3 +359,15 @@ def test_the_verdict_and_the_history_are_plain_json():
     assert again["may_serve"] is True and sum(again["counts"].values()) == len(again["findings"])
     stored = json.loads(json.dumps(history.as_dict()))
     assert _health_history.load(stored).as_dict() == history.as_dict()
+
+
+def test_tun_05_cards_with_limits_of_their_own_have_to_keep_them():
+    """What is set is judged by the role tuning; what a cable or the BMC makes of it, here."""
+    node = with_gpu(power_limit_mw=450_000, power_enforced_mw=450_000)
+    assert status(node, "gpu.power_limit") == FAIL
+    each = POLICY(power_limit_w=-1)
+    assert status(node, "gpu.power_limit", policy=each) == OK
+    capped = with_gpu(power_limit_mw=450_000, power_enforced_mw=300_000)
+    assert status(capped, "gpu.power_limit", policy=each) == FAIL
+    untold = with_gpu(power_limit_mw=make.unread(r.UNSUPPORTED))
+    assert status(untold, "gpu.power_limit", policy=each) == SKIPPED
