@@ -13,8 +13,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Iterable, Mapping, Sequence
 
-# The modules that register checks; importing them is what fills the registry.
-from ansible_collections.aiinfra.gpu_node.plugins.module_utils import (  # noqa: F401
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils import (
     _health_checks_card,
     _health_checks_links,
     _health_checks_memory,
@@ -44,6 +43,15 @@ from ansible_collections.aiinfra.gpu_node.plugins.module_utils._results import (
     Finding,
 )
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._xid_policy import XidPolicy
+
+#: The modules that register checks; importing them is what fills the registry.
+REGISTERED_BY = (
+    _health_checks_node,
+    _health_checks_card,
+    _health_checks_links,
+    _health_checks_memory,
+    _health_checks_modes,
+)
 
 
 class SkipError(ValueError):

@@ -23,24 +23,26 @@ class PolicyError(ValueError):
     """A policy that cannot be used; the text names every mistake and what is allowed."""
 
 
+def _field(default: Any, **about: Any) -> Any:
+    # Its callers stand in a dataclass, which the linter cannot see from here.
+    return dataclasses.field(default=default, metadata=about)  # pylint: disable=invalid-field-call
+
+
 def _number(default: float, low: float, high: float, unit: str, about: str, source: str = OURS) -> Any:
     kind = "int" if isinstance(default, int) else "float"
-    meta = {"kind": kind, "low": low, "high": high, "unit": unit, "about": about, "source": source}
-    return dataclasses.field(default=default, metadata=meta)
+    return _field(default, kind=kind, low=low, high=high, unit=unit, about=about, source=source)
 
 
 def _choice(default: str, choices: tuple[str, ...], about: str, source: str = OURS) -> Any:
-    return dataclasses.field(
-        default=default, metadata={"kind": "str", "choices": choices, "unit": "", "about": about, "source": source}
-    )
+    return _field(default, kind="str", choices=choices, unit="", about=about, source=source)
 
 
 def _flag(default: bool, about: str, source: str = OURS) -> Any:
-    return dataclasses.field(default=default, metadata={"kind": "bool", "unit": "", "about": about, "source": source})
+    return _field(default, kind="bool", unit="", about=about, source=source)
 
 
 def _names(about: str, source: str = OURS) -> Any:
-    return dataclasses.field(default=(), metadata={"kind": "list", "unit": "", "about": about, "source": source})
+    return _field((), kind="list", unit="", about=about, source=source)
 
 
 @dataclasses.dataclass(frozen=True)

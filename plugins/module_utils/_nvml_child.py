@@ -13,6 +13,7 @@ that cannot die. What it had read until then is kept.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import select
 import signal
@@ -109,7 +110,7 @@ def probe(
     Raises:
         ValueError: when the deadline is not above zero.
     """
-    if not deadline_s > 0:
+    if math.isnan(deadline_s) or deadline_s <= 0:
         raise ValueError(f"the deadline must be above 0 s, not {deadline_s}")
     started = time.monotonic()
     _left[:] = [process for process in _left if not wait(process, 0)]

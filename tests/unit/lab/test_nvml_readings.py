@@ -89,7 +89,7 @@ show(found)
 
 
 def test_each_reading_is_what_the_state_says_and_can_be_refused(node):
-    refused = [(line.split("=")[0] + "=!15", call) for line, call, _ in READINGS]
+    refused = [(line.split("=")[0] + "=!15", call) for line, call, *_rest in READINGS]
     answers = node().ask(
         ONE_BY_ONE, [(line, f"call({call})") for line, call in [case[:2] for case in READINGS] + refused]
     )
@@ -137,7 +137,7 @@ FIELDS = [
 def test_hlt_16_field_values_have_their_own_type_and_their_own_code(node):
     node = node()
     # the neighbours are read in the same call and stay readable
-    answers = node.ask(ONE_BY_ONE, [(line, f"fields(gpu, {number}, 1, 1999)") for line, number, _ in FIELDS])
+    answers = node.ask(ONE_BY_ONE, [(line, f"fields(gpu, {number}, 1, 1999)") for line, number, *_rest in FIELDS])
     for (line, number, expected), answer in zip(FIELDS, answers):
         assert answer == [expected, 1, "error 3"], f"{line}: field {number}"
 

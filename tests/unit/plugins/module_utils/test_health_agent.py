@@ -339,7 +339,11 @@ def test_readers_never_see_half_a_file(node, monkeypatch):
 def test_a_run_that_is_killed_while_it_writes_leaves_the_old_file(node, monkeypatch):
     node.run(gs.snapshot())
     before = node.state
-    monkeypatch.setattr(os, "replace", lambda *_paths: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+
+    def full(*_paths):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
     assert node.run(gs.snapshot(minutes=1)) == 1
     monkeypatch.undo()
     assert node.state == before

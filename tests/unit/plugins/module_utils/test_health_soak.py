@@ -47,7 +47,7 @@ def odd_gpu(rng, index):
         values.pop(name, None)
     processes = [
         r.Process(rng.randint(1, 99999), rng.choice([None, 0, 900]), "compute", rng.random() < 0.7, "p", "a.service")
-        for _ in range(rng.choice([0, 0, 0, 1, 3]))
+        for _process in range(rng.choice([0, 0, 0, 1, 3]))
     ]
     mig = [
         r.MigDevice(number, "MIG", rng.choice(["", "1g.10gb"]), None, {"memory_used_mib": odd_reading(rng, "power_mw")})
@@ -131,7 +131,7 @@ def odd_node(rng, minutes):
         software=software,
         units=units,
         occupants=r.Occupants(dstate=stuck, zombies=stuck, holders=rng.choice([(), ({"pid": 1, "service": False},)])),
-        log=tuple(odd_event(rng) for _ in range(rng.choice([0, 0, 1, 5, 40]))),
+        log=tuple(odd_event(rng) for _event in range(rng.choice([0, 0, 1, 5, 40]))),
         log_error=rng.choice([""] * 9 + ["broken"]),
     )
 

@@ -91,7 +91,7 @@ def test_hlt_04_a_hang_ends_at_the_deadline_and_keeps_what_was_read(ending):
     assert gpus[0].get("name").value == "H100"
     assert gpus[0].bus_id == "0000:17:00.0"
     assert gpus[1].get("power_mw").why == NOT_REACHED
-    assert nvml.text.split(" (")[0] in gpus[1].get("power_mw").note
+    assert nvml.text.partition(" (")[0] in gpus[1].get("power_mw").note
     assert children() == before
 
 
@@ -117,7 +117,9 @@ def test_hlt_04_a_child_that_cannot_be_killed_is_left_and_no_zombie_stays():
     assert left.stdout.closed and left.stderr.closed
     assert {str(left.pid)} == children() - before
     # It dies at last; the next reading collects it.
-    subprocess.run(["timeout", "60", "sh", "-c", f"while ! grep -q '^State:.Z' /proc/{left.pid}/status; do :; done"])
+    subprocess.run(
+        ["timeout", "60", "sh", "-c", f"while ! grep -q '^State:.Z' /proc/{left.pid}/status; do :; done"], check=True
+    )
     run(TWO + DONE)
     assert child._left == []
     assert children() == before
