@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, Mapping
 
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _health_state
@@ -49,8 +50,19 @@ def facts(runner: Runner, now: float, root: str = "/") -> dict[str, Any]:
         "service": units.get(SERVICE, {}),
         "state": {**kept, "age_s": None if age is None else round(age, 1)} if state else {},
         "boot_id": (read_text(root, "proc/sys/kernel/random/boot_id") or "").strip(),
-        "uptime_s": uptime(root),
+        "uptime_s": up_s(root),
     }
+
+
+def up_s(root: str = "/") -> float:
+    """Return for how many seconds this system has been up, 0 where that is not known.
+
+    Counted from the start of process 1: in a container the kernel has been up for longer than the system.
+    """
+    stat = (read_text(root, "proc/1/stat") or "").rpartition(")")[2].split()
+    ticks = stat[19] if len(stat) > 19 else "0"
+    began = int(ticks) / os.sysconf("SC_CLK_TCK") if ticks.isdigit() else 0.0
+    return max(0.0, uptime(root) - began)
 
 
 def findings(found: Mapping[str, Any], enabled: bool, stale_after_s: float, drift: list[str]) -> list[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _health_pending, _health_watch
@@ -130,3 +131,15 @@ def test_it_does_not_excuse_a_hang(nvml):
 def test_without_a_pending_reboot_nothing_is_excused():
     rows = [finding("node.nvml"), finding("node.driver_pin", "error")]
     assert _health_pending.softened(rows, "not_loaded", False) == rows
+
+
+def test_in_a_container_the_system_is_younger_than_the_kernel(tmp_path):
+    (tmp_path / "proc/1").mkdir(parents=True)
+    (tmp_path / "proc/uptime").write_text("7200.5 1.0\n")
+    assert _health_watch.up_s(str(tmp_path)) == 7200.5
+    ticks = os.sysconf("SC_CLK_TCK") * 7160
+    fields = " ".join(["S", "0"] + ["1"] * 17 + [str(ticks), "0"])
+    (tmp_path / "proc/1/stat").write_text(f"1 (systemd (init)) {fields}\n")
+    assert _health_watch.up_s(str(tmp_path)) == 40.5
+    (tmp_path / "proc/uptime").unlink()
+    assert _health_watch.up_s(str(tmp_path)) == 0.0
