@@ -47,6 +47,11 @@ def change_obstacles(
     return [text for text in found if text]
 
 
+def gpu_users(facts: Any) -> list[str]:
+    """Return the processes that would lose the GPUs of a node, in words."""
+    return _planned_change.users(_mapping(facts, "gpu_users", "the facts of driver_info"))
+
+
 def cluster_node(listing: Any, names: Sequence[str], kubelet: bool = False) -> dict[str, Any]:
     """Return what a cluster knows of a machine, from the output of kubectl get nodes -o json."""
     try:
@@ -69,6 +74,7 @@ class FilterModule:
         return {
             "kernel_upgrade_plan": kernel_upgrade_plan,
             "change_obstacles": change_obstacles,
+            "gpu_users": gpu_users,
             "cluster_node": cluster_node,
             "cordon_patch": cordon_patch,
         }

@@ -54,13 +54,18 @@ def obstacles(
                 cluster["name"], CONSENT
             )
         )
-    users = [_gpu_holders.describe(holder) for holder in facts["holders"] or [] if not holder["service"]]
-    if users:
+    lost = users(facts)
+    if lost:
         found.append(
             "GPUs are in use and the reboot would take them away; stop what uses them, or allow that with {} "
-            "(pid, name, unit or pod): {}".format(CONSENT, ", ".join(users))
+            "(pid, name, unit or pod): {}".format(CONSENT, ", ".join(lost))
         )
     return found
+
+
+def users(facts: Mapping[str, Any]) -> list[str]:
+    """Return the processes that would lose the GPUs, in words; facts of driver_info, with check_holders."""
+    return [_gpu_holders.describe(holder) for holder in facts["holders"] or [] if not holder["service"]]
 
 
 def _database(facts: Mapping[str, Any]) -> list[str]:

@@ -60,6 +60,10 @@ def test_drv_11_holders_block_and_are_listed_unless_the_operator_consents():
     assert "900 python3 (pod serving/resnet-7c9d), 901 tritonserver (triton.service)" in text
     assert "gpu_node_allow_drain: true" in text and "persiste" not in text
     assert ask(facts, allow_drain=True) == []
+    assert planned_change.gpu_users(facts) == [
+        "900 python3 (pod serving/resnet-7c9d)",
+        "901 tritonserver (triton.service)",
+    ]
     # Nothing is interrupted by what is left to do.
     assert ask(facts, reboots=False) == []
 

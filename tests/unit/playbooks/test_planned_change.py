@@ -1,0 +1,149 @@
+"""Task files of planned changes and of the way back, with stand-ins for the collection's modules.
+
+A stand-in answers from ``answers/MODULE.json`` (a list: one answer a call, the last one again and again) and writes down
+what it was asked.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[3]
+STAND_IN = """#!/usr/bin/python
+# WANT_JSON
+import json, os, sys
+name, place = os.path.basename(__file__).split(".")[0].replace("AnsiballZ_", ""), {place!r}
+given = json.load(open(sys.argv[1]))
+asked = {{key: value for key, value in given.items() if not key.startswith("_ansible")}}
+with open(os.path.join(place, "calls"), "a") as log:
+    log.write(json.dumps([name, asked, bool(given.get("_ansible_check_mode"))]) + "\\n")
+path = os.path.join(place, name + ".json")
+answers = json.load(open(path)) if os.path.exists(path) else [{{}}]
+if answers[1:]:
+    json.dump(answers[1:], open(path, "w"))
+print(json.dumps({{"changed": False, **answers[0]}}))
+"""
+MODULES = ("apt_transaction", "boot_entry", "driver_info", "driver_module_archive", "driver_rollback", "managed_files")
+MODULES += ("kernel_offer_info", "last_known_good")
+GOOD, NEXT = "6.1.0-57-amd64", "6.12.95+deb12-amd64"
+HOLDER = {"pid": 900, "name": "python3", "devices": ["/dev/nvidia0"], "unit": "serving.service", "container": ""}
+HOLDER.update(pod=None, service=False)
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    """A copy of the collection, whose stand-ins answer from the folder beside it."""
+    place = tmp_path_factory.mktemp("change")
+    found = place / "ansible_collections/aiinfra/gpu_node"
+    found.mkdir(parents=True)
+    for name in ("plugins", "meta"):
+        shutil.copytree(ROOT / name, found / name)
+    shutil.copy(ROOT / "galaxy.yml", found)
+    (place / "answers").mkdir()
+    for name in MODULES:
+        (found / f"plugins/modules/{name}.py").write_text(STAND_IN.format(place=str(place / "answers")))
+    return found
+
+
+@pytest.fixture
+def play(copy):
+    """Return a function that runs tasks beside the real task files."""
+    place = copy.parents[2]
+    shutil.rmtree(place / "answers")
+    shutil.rmtree(copy / "playbooks", ignore_errors=True)
+    (place / "answers").mkdir()
+    shutil.copytree(ROOT / "playbooks", copy / "playbooks")
+
+    def run(tasks, *arguments, answers=None, variables=None, stubs=None):
+        for name, answer in (answers or {}).items():
+            (place / f"answers/{name}.json").write_text(json.dumps(answer if isinstance(answer, list) else [answer]))
+        for name, text in (stubs or {}).items():
+            (copy / f"playbooks/tasks/{name}.yml").write_text(yaml.safe_dump(text, sort_keys=False))
+        local = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+        hosts = {"all": {"hosts": {"node": {**local, **(variables or {})}}}}
+        (place / "hosts.yml").write_text(yaml.safe_dump(hosts))
+        text = [{"hosts": "all", "gather_facts": False, "tasks": tasks}]
+        (copy / "playbooks/play.yml").write_text(yaml.safe_dump(text, sort_keys=False))
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")}
+        environment.update(
+            ANSIBLE_COLLECTIONS_PATH=str(place), ANSIBLE_NOCOLOR="1", ANSIBLE_LOCAL_TEMP=str(place / "tmp")
+        )
+        command = [str(Path(sys.executable).parent / "ansible-playbook"), "-i", str(place / "hosts.yml"), *arguments]
+        done = subprocess.run(
+            [*command, str(copy / "playbooks/play.yml")],
+            cwd=place,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        log = place / "answers/calls"
+        calls = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+        return types.SimpleNamespace(
+            passed=done.returncode == 0,
+            output=" ".join((done.stdout + done.stderr).split()),
+            asked=lambda name: [asked for called, asked, _check in calls if called == name],
+        )
+
+    return run
+
+
+def facts(**changes):
+    """Facts of a node on which the gate is open for the kernel that runs."""
+    entry = {"spec": "e", "found": True, "entry": f"e{GOOD}", "title": "Linux", "kernel": GOOD}
+    module = {"path": "nvidia.ko", "indexed": True, "exists": True, "fits": True, "version": "550.163.01"}
+    module.update(flavour="open", signer="")
+    kernel = {"release": GOOD, "image": f"/boot/vmlinuz-{GOOD}", "modules": True, "headers": True, "running": True}
+    kernel.update(nvidia=[module], initramfs={"image": "/boot/initrd", "nouveau": [], "blacklists": ["x"], "error": ""})
+    return {
+        "running_kernel": GOOD,
+        "kernels": [kernel],
+        "boot": {"default": entry, "one_shot": None, "next_kernel": GOOD, "entries": [entry]},
+        "secure_boot": {"enforced": False, "state": "disabled", "source": "mokutil"},
+        "reboot": {"required": True, "reasons": ["module 535 is loaded, library 550 is installed"]},
+        "holders": [],
+        **changes,
+    }
+
+
+# --- the reboot ------------------------------------------------------------------------------------------------------
+
+REBOOT = [
+    {
+        "name": "Reboot",
+        "ansible.builtin.include_tasks": "tasks/gated_reboot.yml",
+        "vars": {"gpu_node_gate_version": "550.163.01"},
+    }
+]
+#: What the module reboot says where the node is the controller itself: the gate was open.
+OPEN = "would reboot the control node"
+
+
+def test_drv_11_work_that_began_after_the_plan_is_not_killed_by_the_reboot(play):
+    busy = {"driver": facts(holders=[HOLDER])}
+    done = play(REBOOT, answers={"driver_info": busy})
+    assert not done.passed and OPEN not in done.output
+    assert "No reboot was done: GPUs are in use" in done.output and "900 python3 (serving.service)" in done.output
+    assert done.asked("driver_info")[0]["check_holders"] is True
+    assert OPEN in play(REBOOT, answers={"driver_info": busy}, variables={"gpu_node_allow_drain": True}).output
+    service = {**HOLDER, "service": True}
+    assert OPEN in play(REBOOT, answers={"driver_info": {"driver": facts(holders=[service])}}).output
+
+
+def test_a_dry_run_tells_of_work_that_the_reboot_would_take_the_gpus_from(play):
+    done = play(REBOOT, "--check", answers={"driver_info": {"driver": facts(holders=[HOLDER])}})
+    assert "would reboot into" in done.output and "No reboot was done" not in done.output
+    assert "the gate would refuse that" in done.output and "900 python3 (serving.service) uses the GPUs" in done.output
+    idle = facts(holders=[HOLDER], reboot={"required": False, "reasons": []})
+    assert "would not reboot" in play(REBOOT, "--check", answers={"driver_info": {"driver": idle}}).output
+    assert play(REBOOT, answers={"driver_info": {"driver": idle}}).passed
