@@ -81,6 +81,9 @@ def check_state(root: str, facts: Mapping[str, Any]) -> None:
             raise NotNow("a reboot is pending: {}".format("; ".join(facts["reboot"]["reasons"])))
         if facts["loaded"]["version"] != version:
             raise NotNow("module {} is loaded, not {}".format(facts["loaded"]["version"], version))
+        flavour = facts["loaded"]["flavour"]
+        if flavour and record.get("flavour") and flavour != record["flavour"]:
+            raise NotNow("the {} flavour is loaded, not the {} one".format(flavour, record["flavour"]))
 
 
 def describe(root: str, facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,6 +141,11 @@ def _modules(root: str, facts: Mapping[str, Any], record: Mapping[str, Any]) -> 
             keys = {"dkms_name": name, "version": version, "kernel": release, "arch": item["arch"], "signer": signer}
             modules.append({**keys, "size": sum(sizes)})
     return modules, kernels
+
+
+def texts(data: Mapping[str, Any]) -> dict[str, str]:
+    """Return the driver's own files for apt as recorded, by path; an empty text is a file that was not there."""
+    return {path: str(data[key]) for key, path in _TEXTS.items() if key in data}
 
 
 def identity(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -100,6 +100,13 @@ def test_every_bootable_kernel_with_a_good_module_gets_an_archive(node):
     assert record(node)["changed"] is False
 
 
+def test_drv_10_a_driver_whose_other_flavour_is_still_loaded_is_not_recorded(node):
+    text = f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {VERSION}  Release Build\n"
+    write(node.root, "proc/driver/nvidia/version", text)
+    assert finding(record(node))["status"] == "skipped" and "flavour" in finding(record(node))["hint"]
+    assert load(node) is None
+
+
 def test_prebuilt_modules_come_as_packages_and_need_no_archive(node):
     record_file = node.root / "var/lib/gpu_node/driver.json"
     data = json.loads(record_file.read_text())
