@@ -35,12 +35,13 @@ def change_obstacles(
     allow_drain: bool = False,
     retry: bool = False,
     reboots: bool = True,
+    pins: bool = False,
 ) -> list[str]:
     """Return why a planned change must not begin on a node."""
     node = _mapping(facts, "change_obstacles", "the facts of driver_info")
     record = _mapping(good, "change_obstacles", "the current last known good state") if good else None
     membership = _mapping(cluster or {}, "change_obstacles", "the result of cluster_node")
-    found = _planned_change.obstacles(node, record, membership, allow_drain, version, kernel, reboots)
+    found = _planned_change.obstacles(node, record, membership, allow_drain, version, kernel, reboots, pins)
     present = {"driver": (node["record"] or {}).get("version"), "kernel": None if reboots else node["running_kernel"]}
     for kind, wanted in (("driver", version), ("kernel", kernel)):
         found.append(_planned_change.rolled_back(node["rollback"], kind, wanted, present[kind], retry))

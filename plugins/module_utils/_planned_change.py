@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Any, Mapping
 
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _gpu_holders
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils._driver_verdict import module_problem
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._transaction_request import REPAIR
 
 CONSENT = "gpu_node_allow_drain: true"
@@ -31,6 +32,7 @@ def obstacles(
     version: str,
     kernel: str,
     reboots: bool = True,
+    pins: bool = False,
 ) -> list[str]:
     """Return why a change must not begin, each reason with what to do; empty when it may.
 
@@ -42,8 +44,9 @@ def obstacles(
         version: Driver version that the change leads to.
         kernel: Kernel release that the change leads to.
         reboots: Whether a reboot is still to come.
+        pins: Whether the change begins with making ``kernel``, which runs, the boot loader's default.
     """
-    found = [*_database(facts), *_not_good(facts, good, version, kernel)]
+    found = [*_database(facts), *_not_good(facts, good, version, kernel, pins)]
     if cluster.get("problem"):
         found.append(str(cluster["problem"]))
     if not reboots or allow_drain:
@@ -78,7 +81,9 @@ def _database(facts: Mapping[str, Any]) -> list[str]:
     return ["the package database is not in order (unfinished: {}); repair it: {}".format(", ".join(names), REPAIR)]
 
 
-def _not_good(facts: Mapping[str, Any], good: Mapping[str, Any] | None, version: str, kernel: str) -> list[str]:
+def _not_good(
+    facts: Mapping[str, Any], good: Mapping[str, Any] | None, version: str, kernel: str, pins: bool
+) -> list[str]:
     if good is None:
         return [
             "there is no last known good state to come back to; playbooks/verify.yml records one on a node that passes"
@@ -88,6 +93,11 @@ def _not_good(facts: Mapping[str, Any], good: Mapping[str, Any] | None, version:
     if running not in (good["kernel"], kernel):
         found.append("kernel {} runs, while {} is the last known good".format(running, good["kernel"]))
     installed = (facts["record"] or {}).get("version") or "none"
+    problem = _unfit(facts, running, installed) if pins and running != good["kernel"] else ""
+    # The same update, cut off on this kernel, has made it the default already, and goes on.
+    if problem and not (installed == version != good["version"] and facts["boot"]["next_kernel"] == running):
+        text = "kernel {} runs and must not become the default ({}), while {} is the last known good"
+        found.append(text.format(running, problem, good["kernel"]))
     if installed not in (good["version"], version):
         found.append("driver {} is installed, while {} is the last known good".format(installed, good["version"]))
     loaded = facts["loaded"]["version"]
@@ -100,6 +110,11 @@ def _not_good(facts: Mapping[str, Any], good: Mapping[str, Any] | None, version:
         return []
     way = "playbooks/verify.yml records a node that passes as it is, playbooks/rollback.yml brings it back"
     return ["{}; {}".format(", and ".join(found), way)]
+
+
+def _unfit(facts: Mapping[str, Any], release: str, version: str) -> str:
+    kernel = next((one for one in facts["kernels"] if one["release"] == release), None)
+    return "its image is not in /boot" if kernel is None else module_problem(kernel, version)
 
 
 def rolled_back(rollback: Mapping[str, Any] | None, kind: str, wanted: str, present: str | None, retry: bool) -> str:

@@ -1,7 +1,7 @@
 """Task files of planned changes and of the way back, with stand-ins for the collection's modules.
 
-A stand-in answers from ``answers/MODULE.json`` (a list: one answer a call, the last one again and again) and writes down
-what it was asked.
+A stand-in answers from ``answers/MODULE.json`` (a list: one answer a call, the last one again and again), and writes
+down what it was asked.
 """
 
 from __future__ import annotations
@@ -98,6 +98,14 @@ def play(copy):
     return run
 
 
+@pytest.fixture
+def role(copy):
+    """A role nvidia_driver whose plan is the variable that it would set."""
+    tasks = copy / "roles/nvidia_driver/tasks"
+    tasks.mkdir(parents=True, exist_ok=True)
+    (tasks / "plan_only.yml").write_text("- name: Plan\n  ansible.builtin.meta: noop\n")
+
+
 def facts(**changes):
     """Facts of a node on which the gate is open for the kernel that runs."""
     entry = {"spec": "e", "found": True, "entry": f"e{GOOD}", "title": "Linux", "kernel": GOOD}
@@ -114,6 +122,63 @@ def facts(**changes):
         "holders": [],
         **changes,
     }
+
+
+# --- the plan of a driver update -------------------------------------------------------------------------------------
+
+UPDATE = [
+    {"name": "Plan", "ansible.builtin.include_tasks": "tasks/driver_update_plan.yml"},
+    {
+        "name": "Tell",
+        "ansible.builtin.debug": {"msg": "BOOT={{ __gpu_node_driver.boot }} ALREADY={{ __gpu_node_driver.already }}"},
+    },
+]
+
+
+def update(play, loaded, planned="open", recorded="open", changes=False, **more):
+    driver = {"version": "550.163.01", "flavour": recorded}
+    node = facts(
+        package_database={"unfinished": {}, "interrupted": False, "transaction": None},
+        record={"version": "550.163.01", "flavour": planned if not changes else recorded},
+        loaded={"version": "550.163.01", "flavour": loaded},
+        gpus=[{"address": "0000:17:00.0"}],
+        rollback=None,
+        **more,
+    )
+    return play(
+        UPDATE,
+        variables={
+            "__gpu_node_info": {"driver": node},
+            "__gpu_node_way_home": {
+                "current": {"version": "550.163.01", "kernel": GOOD},
+                "manifest": {"driver": driver},
+            },
+            "__gpu_node_cluster": {},
+            "__nvidia_driver_planned": {
+                "plan": {
+                    "version": "550.163.01",
+                    "flavour": planned,
+                    "changes": changes,
+                    "to_install": {},
+                    "to_remove": [],
+                }
+            },
+        },
+    )
+
+
+def test_another_flavour_of_the_same_version_takes_a_reboot_and_so_blocks_on_work(play, role):
+    assert "BOOT=False ALREADY=True" in update(play, "open").output
+    assert "BOOT=False ALREADY=False" in update(play, "open", changes=True).output
+    assert "BOOT=True ALREADY=False" in update(play, "proprietary", recorded="proprietary", changes=True).output
+    busy = update(play, "proprietary", recorded="proprietary", changes=True, holders=[HOLDER])
+    assert not busy.passed and "900 python3 (serving.service)" in busy.output
+    # Cut off before the reboot, and before the record.
+    assert "BOOT=True ALREADY=False" in update(play, "proprietary", recorded="proprietary").output
+    assert "BOOT=False ALREADY=False" in update(play, "open", recorded="proprietary").output
+    # The module does not tell its flavour.
+    assert "BOOT=False ALREADY=True" in update(play, "").output
+    assert "BOOT=True" in update(play, "", recorded="proprietary", changes=True).output
 
 
 # --- the reboot ------------------------------------------------------------------------------------------------------

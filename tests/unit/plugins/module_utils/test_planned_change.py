@@ -109,6 +109,28 @@ def test_a_change_that_was_cut_off_goes_on():
     assert ask(half, version="550.163.01", kernel=GOOD["kernel"]) == []
 
 
+def test_a_kernel_without_a_module_is_not_made_the_default_by_a_driver_update():
+    def surprised(following, installed=GOOD["version"], module=None):
+        modules = [
+            {"path": "nvidia.ko", "indexed": True, "exists": True, "fits": True, "version": module, "flavour": ""}
+        ]
+        kernel = {"release": NEXT, "modules": True, "headers": True, "nvidia": modules if module else []}
+        loaded = {"version": module, "flavour": ""}
+        more = {"kernels": [kernel], "boot": {"next_kernel": following}, "loaded": loaded}
+        return node(running_kernel=NEXT, record={"version": installed}, **more)
+
+    # Somebody chose it at the console: the default is still the good one.
+    (text,) = ask(surprised(GOOD["kernel"]), version="550.163.01", pins=True)
+    assert f"kernel {NEXT} runs and must not become the default (no nvidia module)" in text
+    assert "6.1.0-57-amd64 is the last known good" in text and "playbooks/rollback.yml" in text
+    assert ask(surprised(NEXT), version="550.163.01", pins=True)
+    # It serves: to be the default is no risk.
+    assert ask(surprised(GOOD["kernel"], module=GOOD["version"]), version="550.163.01", pins=True) == []
+    # What was cut off there goes on, where it had begun.
+    assert ask(surprised(NEXT, installed="550.163.01"), version="550.163.01", pins=True) == []
+    assert ask(surprised(GOOD["kernel"], installed="550.163.01"), version="550.163.01", pins=True)
+
+
 def test_drv_10_what_failed_is_not_tried_again_by_itself():
     facts = node(rollback=ROLLBACK)
     (text,) = ask(facts, version="550.163.01", kernel=GOOD["kernel"])
