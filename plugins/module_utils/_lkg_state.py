@@ -81,9 +81,6 @@ def check_state(root: str, facts: Mapping[str, Any]) -> None:
             raise NotNow("a reboot is pending: {}".format("; ".join(facts["reboot"]["reasons"])))
         if facts["loaded"]["version"] != version:
             raise NotNow("module {} is loaded, not {}".format(facts["loaded"]["version"], version))
-        flavour = facts["loaded"]["flavour"]
-        if flavour and record.get("flavour") and flavour != record["flavour"]:
-            raise NotNow("the {} flavour is loaded, not the {} one".format(flavour, record["flavour"]))
 
 
 def describe(root: str, facts: Mapping[str, Any]) -> dict[str, Any]:

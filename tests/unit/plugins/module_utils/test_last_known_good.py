@@ -103,7 +103,7 @@ def test_every_bootable_kernel_with_a_good_module_gets_an_archive(node):
 def test_drv_10_a_driver_whose_other_flavour_is_still_loaded_is_not_recorded(node):
     text = f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {VERSION}  Release Build\n"
     write(node.root, "proc/driver/nvidia/version", text)
-    assert finding(record(node))["status"] == "skipped" and "flavour" in finding(record(node))["hint"]
+    assert finding(record(node))["status"] == "skipped" and "the proprietary" in finding(record(node))["hint"]
     assert load(node) is None
 
 
