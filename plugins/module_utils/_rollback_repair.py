@@ -33,8 +33,9 @@ from ansible_collections.aiinfra.gpu_node.plugins.module_utils._transaction_tool
 
 #: States of a package whose files may be incomplete: it has to be unpacked again.
 _TORN = ("half-installed",)
-#: dpkg configures what a package that is to be unpacked needs beforehand only between two runs of it.
-_ROUNDS = 3
+#: One more than it takes: what keeps a package out goes after the first, and one that needs another configured before it
+#: is even unpacked comes in the second or third.
+_ROUNDS = 4
 #: The release in the name of a package of one kernel; metas have none, and Debian's headers come in a common part too.
 _RELEASE = re.compile(r"^linux-(?:[a-z0-9.-]+-)?(?:image|image-unsigned|modules|modules-extra|headers)-(\d.*)$")
 _COMMON = re.compile(r"-common(-rt)?$")
@@ -80,7 +81,7 @@ def repair(
         stuck = {one.name for one in _dpkg.unfinished(tools.root)}
         if stuck:
             family = {name for name in stuck if _driver_names.is_family(name)}
-            purged |= _purge(tools, sorted((family | set(remove)) - set(packages)))
+            purged |= _purge(tools, sorted((family | set(remove)) - set(packages) - set(debs)))
     after = read_installed(tools.root)
     came = [name for name in packages if name in after and name not in before]
     _state.note_brought(tools.root, owner, came, tools.gone(purged))
