@@ -33,8 +33,8 @@ from ansible_collections.aiinfra.gpu_node.plugins.module_utils._transaction_tool
 
 #: States of a package whose files may be incomplete: it has to be unpacked again.
 _TORN = ("half-installed",)
-#: One more than it takes: what keeps a package out goes after the first, and one that needs another configured before it
-#: is even unpacked comes in the second or third.
+#: One more than it takes: what keeps a package out goes after the first, and one that needs another to be configured
+#: before it is even unpacked comes in the second or third.
 _ROUNDS = 4
 #: The release in the name of a package of one kernel; metas have none, and Debian's headers come in a common part too.
 _RELEASE = re.compile(r"^linux-(?:[a-z0-9.-]+-)?(?:image|image-unsigned|modules|modules-extra|headers)-(\d.*)$")
@@ -72,7 +72,9 @@ def repair(
             break
         torn = [one.name for one in unfinished if one.status in _TORN or one.flag != "ok"]
         purged |= _purge(tools, [name for name in torn if name not in debs and expendable(name, remove, kernels)])
-        wanted = _differing(tools.root, packages, torn)
+        # Where the driver is not concerned, what differs of it is left to the transaction that follows.
+        concerned = any(one.name in packages or _driver_names.is_family(one.name) for one in unfinished)
+        wanted = _differing(tools.root, packages, torn) if concerned else []
         wanted += [name for name in torn if name in debs and name not in packages]
         if wanted:
             tools.dpkg("--auto-deconfigure", "--unpack", *(debs[name] for name in wanted))

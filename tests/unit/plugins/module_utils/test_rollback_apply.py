@@ -248,6 +248,23 @@ def test_drv_10_the_other_flavour_gives_way_to_the_good_one(node, loaded):
     assert node.state() == {**PACKAGES, **COMPANIONS, "bash": "5.2"} and unfinished(node) == {}
 
 
+def test_krn_03_a_half_done_package_of_others_leaves_the_driver_to_the_transaction(node, loaded):
+    """It judges what it does, and can be undone."""
+    for name in PACKAGES:
+        node.packages[name][3] = NEW
+    node.packages["bash"][2] = "half-configured"
+    node.write()
+    go_back(node, _rollback.Plan(kernel=GOOD_KERNEL, repair=["bash"], restore=dict(PACKAGES)))
+    assert node.unpacked == [] and node.state() == {**PACKAGES, **COMPANIONS, "bash": "5.2"}
+
+
+def test_drv_10_a_torn_companion_is_unpacked_again(node, loaded):
+    node.packages["dkms"][1:3] = ["reinstreq", "half-installed"]
+    node.write()
+    go_back(node, _rollback.Plan(kernel=GOOD_KERNEL, repair=["dkms"]))
+    assert node.unpacked == ["dkms"] and unfinished(node) == {}
+
+
 def test_what_the_journal_hides_comes_from_the_record_too(node, loaded):
     """The plan is of before the journal was merged; nothing may be asked of a repository for that."""
     node.packages["libnvidia-ml1"][3] = NEW
