@@ -18,12 +18,11 @@ def _mapping(value: Any, name: str, what: str) -> dict[str, Any]:
     return dict(value)
 
 
-def kernel_upgrade_plan(facts: Any, offers: Any, release: str) -> dict[str, Any]:
+def kernel_upgrade_plan(facts: Any, offers: Any, release: str, without_fallback: bool = False) -> dict[str, Any]:
     """Return what an upgrade to a kernel release means on a node."""
     node = _mapping(facts, "kernel_upgrade_plan", "the facts of driver_info")
-    return _kernel_offers.plan(
-        node, _mapping(offers, "kernel_upgrade_plan", "the offers of kernel_offer_info"), release
-    )
+    known = _mapping(offers, "kernel_upgrade_plan", "the offers of kernel_offer_info")
+    return _kernel_offers.plan(node, known, release, without_fallback)
 
 
 def change_obstacles(
@@ -53,6 +52,22 @@ def gpu_users(facts: Any) -> list[str]:
     return _planned_change.users(_mapping(facts, "gpu_users", "the facts of driver_info"))
 
 
+def note_given_up(rollback: Any, attempted: Any, active: Any, reason: str, time: str) -> dict[str, Any]:
+    """Return the record of what was given up with one more attempt."""
+    record = _mapping(rollback or {}, "note_given_up", "the key rollback of driver_info's facts")
+    tried = _mapping(attempted, "note_given_up", "what was tried, by kind")
+    serves = _mapping(active, "note_given_up", "what serves, by kind")
+    return _planned_change.note_given_up(record, tried, serves, str(reason), str(time))
+
+
+def forget_given_up(rollback: Any, kind: str) -> dict[str, Any]:
+    """Return the record of what was given up without what it has of one kind."""
+    if kind not in _planned_change.KINDS:
+        raise AnsibleFilterError(f"forget_given_up: kind is driver or kernel, not {kind!r}")
+    record = _mapping(rollback or {}, "forget_given_up", "the key rollback of driver_info's facts")
+    return _planned_change.forget_given_up(record, kind)
+
+
 def cluster_node(listing: Any, names: Sequence[str], kubelet: bool = False) -> dict[str, Any]:
     """Return what a cluster knows of a machine, from the output of kubectl get nodes -o json."""
     try:
@@ -76,6 +91,8 @@ class FilterModule:
             "kernel_upgrade_plan": kernel_upgrade_plan,
             "change_obstacles": change_obstacles,
             "gpu_users": gpu_users,
+            "note_given_up": note_given_up,
+            "forget_given_up": forget_given_up,
             "cluster_node": cluster_node,
             "cordon_patch": cordon_patch,
         }

@@ -19,6 +19,7 @@ from ansible_collections.aiinfra.gpu_node.plugins.module_utils._transaction_requ
 
 CONSENT = "gpu_node_allow_drain: true"
 RETRY = "gpu_node_retry: true"
+KINDS = ("driver", "kernel")
 #: Written on a node of the cluster together with the cordon, so that only a cordon of ours is ever lifted.
 ANNOTATION = "aiinfra.gpu_node/cordoned-by"
 CORDONED_BY = "aiinfra.gpu_node"
@@ -127,19 +128,84 @@ def rolled_back(rollback: Mapping[str, Any] | None, kind: str, wanted: str, pres
         present: The one that the node has; what is there already needs no try.
         retry: Whether the operator asks for another try.
     """
-    attempted = (rollback or {}).get("attempted")
-    if rollback is None or not isinstance(attempted, Mapping) or attempted.get(kind) != wanted:
+    slot = _slots(rollback).get(kind)
+    if slot is None or slot["attempted"] != wanted:
         return ""
     if retry or wanted == present:
         return ""
-    active = rollback.get("active")
-    serves = active.get(kind) if isinstance(active, Mapping) else None
     variable = {"driver": "nvidia_driver_version", "kernel": "kernel_upgrade_release"}[kind]
     return (
-        f"{variable}: {kind} {wanted} was tried on this node and given up on {rollback.get('time', 'an earlier day')} "
-        f"({_one_line(rollback.get('reason'))}); {serves or present or 'the former one'} serves instead. "
+        f"{variable}: {kind} {wanted} was tried on this node and given up on {slot['time'] or 'an earlier day'} "
+        f"({_one_line(slot['reason'])}); {slot['active'] or present or 'the former one'} serves instead. "
         f"It is not tried again by itself: set {RETRY} once the reason is gone, or want what serves"
     )
+
+
+def _slots(rollback: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
+    """Return what is given up by its kind, each as ``attempted``, ``active``, ``reason`` and ``time``.
+
+    An older record has one attempt only, with both kinds in it.
+    """
+    record = rollback or {}
+    slots = record.get("given_up")
+    # Of the record itself each kind is asked for by its name.
+    former = record if isinstance(record.get("attempted"), Mapping) else {}
+    found = {}
+    for kind in KINDS:
+        slot = slots.get(kind) if isinstance(slots, Mapping) else None
+        source = slot if isinstance(slot, Mapping) else former
+        attempted = _of_kind(source.get("attempted"), kind)
+        if attempted:
+            active = _of_kind(source.get("active"), kind)
+            more = {"reason": source.get("reason"), "time": source.get("time")}
+            found[kind] = {"attempted": attempted, "active": active, **more}
+    return found
+
+
+def _of_kind(value: Any, kind: str) -> str | None:
+    one = value.get(kind) if isinstance(value, Mapping) else value
+    return str(one) if one else None
+
+
+def note_given_up(
+    rollback: Mapping[str, Any] | None,
+    attempted: Mapping[str, str],
+    active: Mapping[str, str],
+    reason: str,
+    time: str,
+) -> dict[str, Any]:
+    """Return the record of the last way back with one more attempt that was given up.
+
+    Args:
+        rollback: The record as it is; None where there is none.
+        attempted: What was tried, by its kind.
+        active: What serves instead, by its kind.
+        reason: Why it was given up.
+        time: When.
+    """
+    slots = _slots(rollback)
+    for kind, wanted in attempted.items():
+        slots[kind] = {"attempted": wanted, "active": active.get(kind), "reason": reason, "time": time}
+    return {"attempted": dict(attempted), "active": dict(active), "reason": reason, "time": time, "given_up": slots}
+
+
+def forget_given_up(rollback: Mapping[str, Any] | None, kind: str) -> dict[str, Any]:
+    """Return the record of the last way back without what was given up of one kind; empty where nothing is left."""
+    slots = _slots(rollback)
+    if kind not in slots:
+        return dict(rollback or {}) if slots else {}
+    del slots[kind]
+    if not slots:
+        return {}
+    other, slot = next(iter(slots.items()))
+    active = {**dict((rollback or {}).get("active") or {}), other: slot["active"]}
+    return {
+        "attempted": {other: slot["attempted"]},
+        "active": active,
+        "reason": slot["reason"],
+        "time": slot["time"],
+        "given_up": slots,
+    }
 
 
 def _one_line(reason: object) -> str:

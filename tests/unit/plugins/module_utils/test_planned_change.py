@@ -149,6 +149,38 @@ def test_a_record_of_nothing_forbids_nothing(record):
     assert _planned_change.rolled_back(record, "driver", "550.163.01", None, False) == ""
 
 
+def test_drv_10_a_kernel_that_is_given_up_leaves_the_driver_that_was_given_up():
+    kernel, serves = {"kernel": NEXT}, ROLLBACK["active"]
+    note = planned_change.note_given_up(ROLLBACK, kernel, serves, "it panics", "2026-11-21T01:02:03Z")
+    assert (note["attempted"], note["active"], note["reason"]) == (kernel, serves, "it panics")
+    facts = node(rollback=note)
+    driver, other = ask(facts, version="550.163.01")
+    assert "driver 550.163.01 was tried" in driver and "NVML answers 9" in driver and "2026-11-20" in driver
+    assert "535.183.06 serves instead" in driver
+    assert f"kernel {NEXT} was tried" in other and "it panics" in other and GOOD["kernel"] + " serves instead" in other
+    # The kernel serves in the end: the driver is given up all the same, also for those who read the attempt alone.
+    left = planned_change.forget_given_up(note, "kernel")
+    assert left["attempted"] == ROLLBACK["attempted"] and left["active"]["driver"] == "535.183.06"
+    assert list(left["given_up"]) == ["driver"] and ask(node(rollback=left), version="550.163.01") == [driver]
+    assert planned_change.forget_given_up(left, "kernel") == left
+    assert planned_change.forget_given_up(left, "driver") == {}
+    again = planned_change.note_given_up(left, ROLLBACK["attempted"], serves, "again", "2026-11-22T01:02:03Z")
+    assert again["given_up"]["driver"]["reason"] == "again"
+
+
+def test_a_record_that_is_none_is_forgotten():
+    for record in (
+        None,
+        {},
+        {"unreadable": "not JSON"},
+        {"attempted": "550.163.01"},
+        {"attempted": {}, "given_up": []},
+    ):
+        assert planned_change.forget_given_up(record, "kernel") == {}
+        note = planned_change.note_given_up(record, {"kernel": NEXT}, ROLLBACK["active"], "why", "when")
+        assert list(note["given_up"]) == ["kernel"]
+
+
 def test_drv_10_site_yml_refuses_a_driver_that_was_rolled_back():
     wanted = {"version": "550.163.01", "source": "distro", "flavour": "auto", "components": ["compute"]}
     data = {"generations": [], "cards": [], "branches": []}
