@@ -64,6 +64,8 @@ def play(copy):
     shutil.copytree(ROOT / "playbooks", copy / "playbooks")
 
     def run(tasks, *arguments, answers=None, variables=None, stubs=None):
+        log = place / "answers/calls"
+        log.unlink(missing_ok=True)
         for name, answer in (answers or {}).items():
             (place / f"answers/{name}.json").write_text(json.dumps(answer if isinstance(answer, list) else [answer]))
         for name, text in (stubs or {}).items():
@@ -87,7 +89,6 @@ def play(copy):
             text=True,
             check=False,
         )
-        log = place / "answers/calls"
         calls = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
         return types.SimpleNamespace(
             passed=done.returncode == 0,
@@ -212,3 +213,140 @@ def test_a_dry_run_tells_of_work_that_the_reboot_would_take_the_gpus_from(play):
     idle = facts(holders=[HOLDER], reboot={"required": False, "reasons": []})
     assert "would not reboot" in play(REBOOT, "--check", answers={"driver_info": {"driver": idle}}).output
     assert play(REBOOT, answers={"driver_info": {"driver": idle}}).passed
+
+
+# --- what failed, and what serves ------------------------------------------------------------------------------------
+
+NOTE = "/var/lib/gpu_node/rollback.json"
+ATTEMPT = [
+    {
+        "name": "Try",
+        "block": [
+            {"name": "Come so far", "ansible.builtin.set_fact": {"__gpu_node_stage": "{{ stage }}"}},
+            {"name": "Try it", "ansible.builtin.fail": {"msg": "it does not serve"}},
+        ],
+        "rescue": [
+            {
+                "name": "Come back",
+                "ansible.builtin.include_tasks": "tasks/change_failed.yml",
+                "vars": {"gpu_node_attempted": {"kernel": NEXT}, "gpu_node_attempted_owner": f"kernel_upgrade {NEXT}"},
+            }
+        ],
+    }
+]
+#: In place of roll_back.yml: what it leaves for others.
+WENT_BACK = [
+    {
+        "name": "Go back",
+        "ansible.builtin.set_fact": {
+            "gpu_node_rollback_result": "rolled back",
+            "__gpu_node_way_back": {"plan": {"kernel": "{{ back_in }}"}},
+        },
+    }
+]
+
+
+def attempt(play, *arguments, stage="booted", back_in=GOOD, rollback=None, stubs=True, **more):
+    return play(
+        ATTEMPT,
+        *arguments,
+        stubs={"roll_back": WENT_BACK} if stubs else {},
+        variables={
+            "stage": stage,
+            "back_in": back_in,
+            "gpu_node_health_gate": "off",
+            "__gpu_node_info": {"driver": facts(rollback=rollback)},
+            "__gpu_node_way_home": {
+                "current": {"version": "550.163.01", "kernel": GOOD, "path": "/x"},
+                "manifest": {"module_archives": []},
+            },
+            "__gpu_node_cluster": {"ours": False},
+            **more,
+        },
+    )
+
+
+def noted(done):
+    """Return what was written of what was tried; None where the record goes."""
+    (files,) = [asked["files"] for asked in done.asked("managed_files")]
+    (file,) = files
+    assert file["path"] == NOTE
+    return json.loads(file["content"]) if "content" in file else None
+
+
+def test_a_failed_kernel_goes_and_is_remembered_beside_the_driver_that_failed(play):
+    former = {"attempted": {"driver": "570.1.1"}, "active": {"driver": "550.163.01"}, "reason": "no", "time": "then"}
+    done = attempt(play, rollback=former)
+    assert not done.passed and f"kernel {NEXT} was given up; the node rolled back" in done.output
+    assert [asked["owner"] for asked in done.asked("apt_transaction")] == [f"kernel_upgrade {NEXT}"]
+    note = noted(done)
+    assert note["attempted"] == {"kernel": NEXT} and "it does not serve" in note["reason"]
+    assert note["given_up"]["driver"] == {
+        "attempted": "570.1.1",
+        "active": "550.163.01",
+        "reason": "no",
+        "time": "then",
+    }
+
+
+def test_the_kernel_that_runs_and_boots_is_never_removed(play):
+    done = attempt(play, back_in=NEXT)
+    assert not done.passed and done.asked("apt_transaction") == [] and noted(done)["attempted"] == {"kernel": NEXT}
+
+
+def test_a_failed_kernel_is_left_whatever_a_rollback_would_prefer(play):
+    for arguments in ((), ("-e", "gpu_node_rollback_prefer=driver")):
+        done = attempt(play, *arguments, stubs=False, gpu_node_rollback_prefer="driver")
+        assert done.asked("driver_rollback")[0]["prefer"] == "kernel"
+
+
+def test_work_that_began_meanwhile_puts_a_change_off_and_does_not_give_it_up(play):
+    done = attempt(play, gpu_node_reboot_denied=["900 python3"])
+    assert f"kernel {NEXT} was put off" in done.output and noted(done) is None
+    former = {"attempted": {"driver": "570.1.1"}, "reason": "no"}
+    assert noted(attempt(play, gpu_node_reboot_denied=["900 python3"], rollback=former)) == former
+    assert noted(attempt(play, stage="draining")) is None
+
+
+KEEP = [
+    {
+        "name": "Keep",
+        "ansible.builtin.include_tasks": "tasks/change_kept.yml",
+        "vars": {"gpu_node_changed": "{{ changed_kind }}"},
+    },
+    {"name": "Tell", "ansible.builtin.debug": {"msg": "LACKS<{{ gpu_node_unrecorded }}>"}},
+]
+RECORD = {"check": "last_known_good.record", "target": "node", "status": "ok", "expected": None, "hint": ""}
+
+
+def keep(play, kind="kernel", rollback=None, **finding):
+    return play(
+        KEEP,
+        answers={"last_known_good": {"findings": [{**RECORD, **finding}]}},
+        variables={
+            "changed_kind": kind,
+            "gpu_node_findings": [{"check": "driver.loaded", "status": "ok"}],
+            "__gpu_node_info": {"driver": {"rollback": rollback}},
+        },
+    )
+
+
+def test_a_kernel_that_serves_leaves_a_driver_that_was_given_up(play):
+    slots = {kind: {"attempted": kind, "active": "x", "reason": "no", "time": "t"} for kind in ("driver", "kernel")}
+    record = {"attempted": {"kernel": "kernel"}, "active": {}, "reason": "no", "time": "t", "given_up": slots}
+    assert list(noted(keep(play, rollback=record))["given_up"]) == ["driver"]
+    assert noted(keep(play, "driver", rollback=record)) is None and noted(keep(play)) is None
+
+
+def test_a_state_without_a_record_is_told(play):
+    assert "LACKS<>" in keep(play).output
+    # It is there and too large for others beside it.
+    assert "LACKS<>" in keep(play, status="warn", hint="it takes more").output
+    refused = keep(play, status="warn", expected="a record of this state", hint="no room")
+    assert refused.passed and "LACKS<no room>" in refused.output
+    assert "LACKS<another run>" in keep(play, status="skipped", hint="another run").output
+    for name in ("driver_update", "kernel_upgrade"):
+        (the_play,) = yaml.safe_load((ROOT / f"playbooks/{name}.yml").read_text(encoding="utf-8"))
+        assert (
+            "gpu_node_unrecorded" in the_play["tasks"][-1]["when"] and "ansible.builtin.fail" in the_play["tasks"][-1]
+        )
