@@ -25,6 +25,7 @@ from ansible_collections.aiinfra.gpu_node.plugins.module_utils import (
     _lkg_state,
     _lkg_store,
     _module_archive,
+    _planned_change,
     _rollback,
     _rollback_repair,
     _textfile,
@@ -121,7 +122,7 @@ class Rollback:
         if plan.set_default and not plan.default_first:
             self._default(plan.kernel)
         warnings = self._modules(manifest, [kernel for kernel in plan.load_modules if kernel != plan.kernel])
-        self._records(manifest, tried, reason)
+        self._records(manifest, tried, facts.get("rollback"), reason)
         if plan.modprobe:
             result = self._runner.run(["modprobe", "nvidia"], timeout=300.0)
             if not result.ok:
@@ -210,11 +211,18 @@ class Rollback:
         # Nobody asked for what comes along.
         self._tools.mark_automatic(name for name in plan.restore if name in manifest.companions)
 
-    def _records(self, manifest: _lkg_store.Manifest, tried: Mapping[str, str], reason: str) -> None:
+    def _records(
+        self,
+        manifest: _lkg_store.Manifest,
+        tried: Mapping[str, str],
+        former: Mapping[str, Any] | None,
+        reason: str,
+    ) -> None:
         now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         if tried:
             active = {"driver": manifest.version, "kernel": manifest.kernel}
-            record = {"attempted": dict(tried), "active": active, "reason": reason, "time": now}
+            # What was given up of the other kind stays given up.
+            record = _planned_change.note_given_up(former, tried, active, reason, now)
             _state.write_json(self._root, RECORD, record)
         if _driver_record.read_record(self._root) != manifest.driver:
             _state.write_json(self._root, _driver_record.RECORD, dict(manifest.driver))

@@ -360,6 +360,18 @@ def test_drv_06_pins_come_back_and_a_source_that_the_good_driver_had_not_goes(no
     assert rollback(node)._differences(manifest).texts == []
 
 
+def test_drv_10_what_was_given_up_of_the_other_kind_stays_given_up(node, loaded):
+    former = {"attempted": {"driver": "550.163.01"}, "active": {"driver": "535.183.06"}, "reason": "r", "time": "t"}
+    tried = facts(running_kernel=NEW_KERNEL, rollback=former)
+    rollback(node).apply(_rollback.Plan(kernel=GOOD_KERNEL, modprobe=False), record(node.root), tried, "a test")
+    noted = json.loads((node.root / "var/lib/gpu_node/rollback.json").read_text())
+    assert noted["attempted"] == {"kernel": NEW_KERNEL}
+    assert {kind: slot["attempted"] for kind, slot in noted["given_up"].items()} == {
+        "driver": "550.163.01",
+        "kernel": NEW_KERNEL,
+    }
+
+
 def test_good_of_knows_kernels_whose_module_came_in_a_package(node):
     manifest = record(node.root)
     manifest.data["kernels"].append(NEW_KERNEL)
