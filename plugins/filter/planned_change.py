@@ -18,12 +18,11 @@ def _mapping(value: Any, name: str, what: str) -> dict[str, Any]:
     return dict(value)
 
 
-def kernel_upgrade_plan(facts: Any, offers: Any, release: str) -> dict[str, Any]:
+def kernel_upgrade_plan(facts: Any, offers: Any, release: str, without_fallback: bool = False) -> dict[str, Any]:
     """Return what an upgrade to a kernel release means on a node."""
     node = _mapping(facts, "kernel_upgrade_plan", "the facts of driver_info")
-    return _kernel_offers.plan(
-        node, _mapping(offers, "kernel_upgrade_plan", "the offers of kernel_offer_info"), release
-    )
+    known = _mapping(offers, "kernel_upgrade_plan", "the offers of kernel_offer_info")
+    return _kernel_offers.plan(node, known, release, without_fallback)
 
 
 def change_obstacles(
@@ -35,16 +34,38 @@ def change_obstacles(
     allow_drain: bool = False,
     retry: bool = False,
     reboots: bool = True,
+    pins: bool = False,
 ) -> list[str]:
     """Return why a planned change must not begin on a node."""
     node = _mapping(facts, "change_obstacles", "the facts of driver_info")
     record = _mapping(good, "change_obstacles", "the current last known good state") if good else None
     membership = _mapping(cluster or {}, "change_obstacles", "the result of cluster_node")
-    found = _planned_change.obstacles(node, record, membership, allow_drain, version, kernel, reboots)
+    found = _planned_change.obstacles(node, record, membership, allow_drain, version, kernel, reboots, pins)
     present = {"driver": (node["record"] or {}).get("version"), "kernel": None if reboots else node["running_kernel"]}
     for kind, wanted in (("driver", version), ("kernel", kernel)):
         found.append(_planned_change.rolled_back(node["rollback"], kind, wanted, present[kind], retry))
     return [text for text in found if text]
+
+
+def gpu_users(facts: Any) -> list[str]:
+    """Return the processes that would lose the GPUs of a node, in words."""
+    return _planned_change.users(_mapping(facts, "gpu_users", "the facts of driver_info"))
+
+
+def note_given_up(rollback: Any, attempted: Any, active: Any, reason: str, time: str) -> dict[str, Any]:
+    """Return the record of what was given up with one more attempt."""
+    record = _mapping(rollback or {}, "note_given_up", "the key rollback of driver_info's facts")
+    tried = _mapping(attempted, "note_given_up", "what was tried, by kind")
+    serves = _mapping(active, "note_given_up", "what serves, by kind")
+    return _planned_change.note_given_up(record, tried, serves, str(reason), str(time))
+
+
+def forget_given_up(rollback: Any, kind: str) -> dict[str, Any]:
+    """Return the record of what was given up without what it has of one kind."""
+    if kind not in _planned_change.KINDS:
+        raise AnsibleFilterError(f"forget_given_up: kind is driver or kernel, not {kind!r}")
+    record = _mapping(rollback or {}, "forget_given_up", "the key rollback of driver_info's facts")
+    return _planned_change.forget_given_up(record, kind)
 
 
 def cluster_node(listing: Any, names: Sequence[str], kubelet: bool = False) -> dict[str, Any]:
@@ -69,6 +90,9 @@ class FilterModule:
         return {
             "kernel_upgrade_plan": kernel_upgrade_plan,
             "change_obstacles": change_obstacles,
+            "gpu_users": gpu_users,
+            "note_given_up": note_given_up,
+            "forget_given_up": forget_given_up,
             "cluster_node": cluster_node,
             "cordon_patch": cordon_patch,
         }

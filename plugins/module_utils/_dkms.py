@@ -16,6 +16,7 @@ import os
 import re
 from typing import Any
 
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _dkms_guard
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._kernels import exists_below, release_key
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import NOT_FOUND, Runner, list_dir, path_below
 
@@ -143,7 +144,8 @@ def dkms_facts(runner: Runner, root: str = "/", ask: bool = False) -> dict[str, 
         ask: Run ``dkms status`` as well (it may take seconds) instead of reading the tree alone.
 
     Returns:
-        ``source`` (tree or status), ``entries``, ``orphans`` and ``error``, the text of a status that failed.
+        ``source`` (tree or status), ``entries``, ``orphans``, ``error``, the text of a status that failed, and
+        ``switched_off``: whether a file keeps DKMS from building for new kernels.
     """
     entries, source, error = read_tree(root), "tree", ""
     stray = orphans(root)
@@ -162,7 +164,13 @@ def dkms_facts(runner: Runner, root: str = "/", ask: bool = False) -> dict[str, 
                 for item in orphans_of_status(result.text)
                 if NVIDIA_MODULE.match(item["module"]) and (item["module"], item["version"]) not in known
             ]
-    return {"source": source, "entries": [entry.as_dict() for entry in entries], "orphans": stray, "error": error}
+    return {
+        "source": source,
+        "entries": [entry.as_dict() for entry in entries],
+        "orphans": stray,
+        "error": error,
+        "switched_off": exists_below(root, _dkms_guard.SWITCH),
+    }
 
 
 def _orphan(module: str, version: str) -> dict[str, str]:

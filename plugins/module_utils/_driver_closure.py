@@ -228,11 +228,12 @@ class Closure:
         """Add files, users of the GPUs and what the role wants to know at a glance."""
         changed = _driver_files.changed(self._root, wanted, sources_text)
         members = _driver_record.members(answer)
-        if (set(answer["to_install"]) & set(members) or answer["to_remove"]) and not wanted.get("interrupt_users"):
-            problem = _driver_record.in_use_problem(self._root, str(answer["version"]), str(answer["flavour"] or ""))
-            if problem:
-                raise Refusal([problem])
+        interrupt = bool(wanted.get("interrupt_users"))
+        problem = self._in_use(answer, interrupt)
+        if problem:
+            raise Refusal([problem])
         answer["request"] = {key: wanted[key] for key in ("repo_uri", "prefer_prebuilt", "kernels")}
+        answer["interrupt_users"] = interrupt
         answer.update(
             holds=sorted(members),
             repair_first=False,
@@ -248,6 +249,13 @@ class Closure:
         )
         return answer
 
+    def _in_use(self, plan: Mapping[str, Any], interrupt: bool) -> str:
+        """Return whose work a plan would take the driver from; empty where nobody's, or where that is allowed."""
+        replaced = set(plan["to_install"]) & set(_driver_record.members(plan)) or plan["to_remove"]
+        if interrupt or not replaced:
+            return ""
+        return _driver_record.in_use_problem(self._root, str(plan["version"]), str(plan["flavour"] or ""))
+
     # --- present and absent ------------------------------------------------------------------------------------------
 
     def install(
@@ -262,8 +270,13 @@ class Closure:
 
         Raises:
             ArchiveError: when compiled modules do not fit; nothing has changed then.
-            TransactionError: when it is refused or fails; pins and packages are then as before.
+            TransactionError: when it is refused, also for work that began since, or fails; pins and packages are then
+                as before.
         """
+        # Work may have begun since the plan was made: lists were read and a toolchain was installed in between.
+        problem = self._in_use(plan, bool(plan.get("interrupt_users")))
+        if problem:
+            raise TransactionError(f"Nothing was changed: {problem}")
         modules = CompiledModules(self._runner, self._root, plan, archives)
         members = _driver_record.members(plan)
         former = {path: read_text(self._root, path) for path in (_apt_prefs.PINS_PATH, _apt_prefs.BLACKLIST_PATH)}

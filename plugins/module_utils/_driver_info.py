@@ -117,6 +117,7 @@ def collect(
     if secure_boot["enforced"]:
         secure_boot["signers"] = _secureboot.trusted_signers(runner, root)
         secure_boot["keys"] = _secureboot.signing_keys(runner, root)
+    record = read_json(root, RECORD)
     return {
         "os": _os_release.read(root),
         "machine": os.uname().machine,
@@ -143,11 +144,11 @@ def collect(
         "nvswitches": [device.as_dict() for device in devices if device.is_nvswitch],
         "persistenced": _persistenced.unit_facts(runner, root, ask_modes),
         "fabricmanager": _fabricmanager.unit_facts(runner, root),
-        "record": read_json(root, RECORD),
+        "record": record,
         "kernel_hold": read_json(root, KERNEL_HOLD),
         "rollback": read_json(root, ROLLBACK),
         "holders": _gpu_holders.holders(root) if holders else None,
-        "reboot": reboot_facts(loaded["version"], library["version"], gpus, bool(nouveau["bound"])),
+        "reboot": reboot_facts(loaded, library["version"], record, gpus, bool(nouveau["bound"])),
     }
 
 
@@ -199,12 +200,21 @@ def nvml_state(loaded: str | None, library: str | None) -> dict[str, Any]:
     return {"code": code, "name": _NVML_NAMES[code], "loaded": loaded, "library": library, "action": action}
 
 
-def reboot_facts(loaded: str | None, library: str | None, gpus: list[dict[str, Any]], nouveau: bool) -> dict[str, Any]:
+def reboot_facts(
+    loaded: dict[str, Any],
+    library: str | None,
+    record: dict[str, Any] | None,
+    gpus: list[dict[str, Any]],
+    nouveau: bool,
+) -> dict[str, Any]:
     """Return whether the installed driver needs a reboot (or a reload of the module) to be in force, and why."""
+    version, have, flavour = loaded["version"], loaded["flavour"], (record or {}).get("flavour")
     reasons = []
-    if library and loaded and loaded != library:
-        reasons.append(f"module {loaded} is loaded, library {library} is installed")
-    if library and gpus and not loaded:
+    if library and version and version != library:
+        reasons.append(f"module {version} is loaded, library {library} is installed")
+    elif library and version and have and flavour and have != flavour:
+        reasons.append(f"the {have} module is loaded, the {flavour} one is installed")
+    if library and gpus and not version:
         reasons.append(f"driver {library} is installed, its module is not loaded")
     if library and nouveau:
         reasons.append("nouveau holds a GPU")

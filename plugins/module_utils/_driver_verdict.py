@@ -13,7 +13,12 @@ from __future__ import annotations
 
 from typing import Any, Mapping
 
-from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _driver_info, _driver_packages, _grub
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils import (
+    _dkms_guard,
+    _driver_info,
+    _driver_packages,
+    _grub,
+)
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._results import ERROR, FAIL, OK, SKIPPED, WARN, Finding
 
 
@@ -190,6 +195,12 @@ def _dkms_findings(facts: Mapping[str, Any], wanted: str | None) -> list[Finding
         unlike = [item["kernel"] for item in entries if item["differs"]]
         hint = "the installed module is not the one DKMS built for {}".format(", ".join(unlike)) if unlike else ""
         found.append(Finding("driver.dkms", name, WARN if unlike else OK, value, wanted, "DKMS", hint))
+    if state["switched_off"]:
+        hint = (
+            f"{_dkms_guard.SWITCH} exists, so no new kernel gets a module: remove it, unless somebody keeps DKMS from "
+            "building on purpose or a driver is being installed right now"
+        )
+        found.append(Finding("driver.dkms", "autoinstall", WARN, False, True, "DKMS", hint))
     if state["error"]:
         hint = "dkms status failed: {}".format(state["error"].splitlines()[0])
         found.append(Finding("driver.dkms", "status", WARN, None, None, "DKMS", hint))

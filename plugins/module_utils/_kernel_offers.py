@@ -15,6 +15,7 @@ import re
 from typing import Any, Mapping
 
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils import (
+    _boot_control,
     _driver_info,
     _kernel_names,
     _kernel_policy,
@@ -24,6 +25,8 @@ from ansible_collections.aiinfra.gpu_node.plugins.module_utils._run import Runne
 
 #: Taken as the release: whatever the kernel meta package of the node brings.
 NEWEST = "newest"
+#: Goes on where a kernel that dies would be started again and again.
+WITHOUT_FALLBACK = "kernel_upgrade_without_fallback: true"
 _PARTS = ("image", "modules", "modules-extra", "headers")
 _KERNEL = re.compile(r"^linux-(?P<part>image|modules|modules-extra|headers)-(?P<release>\d\S*)$")
 _SKIPPED = re.compile(r"-(?:dbg|dbgsym|common|common-rt|all|all-\w+)$")
@@ -43,7 +46,8 @@ def read(runner: Runner, root: str, running: str) -> dict[str, Any]:
     Returns:
         ``kernels``: release to ``packages`` (name to version), newest last, and ``metas``: each installed image meta as
         ``installed``, ``candidate``, ``release`` (kernel of the candidate) and ``headers`` (version of the headers meta
-        that goes with it, None where none does), those of the running kernel's flavour first.
+        that goes with it, None where none does), those of the running kernel's flavour first. ``one_shot`` says whether
+        the boot loader forgets an entry for one boot by itself: ``clears``, None where that is unknown, and ``reason``.
     """
     packages = _driver_info.package_facts(root, _kernel_names.is_kernel_package)
     metas = _kernel_policy.image_metas(packages)
@@ -51,7 +55,7 @@ def read(runner: Runner, root: str, running: str) -> dict[str, Any]:
     images = [name for name in listed if _KERNEL.match(name) and not _SKIPPED.search(name)]
     asked = images + metas + [_kernel_policy.header_meta(name) for name in metas]
     offers = _driver_info.candidate_facts(runner, asked)
-    found: dict[str, Any] = {"kernels": _kernels_on_offer(offers), "metas": {}}
+    found: dict[str, Any] = {"kernels": _kernels_on_offer(offers), "metas": {}, "one_shot": _one_shot(runner, root)}
     flavour = flavour_of(running)
     for name in sorted(metas, key=lambda name: (name != f"linux-image-{flavour}", name)):
         offer = offers.get(name) or {"installed": None, "candidate": None}
@@ -65,6 +69,14 @@ def read(runner: Runner, root: str, running: str) -> dict[str, Any]:
             "headers": candidate if candidate in headers.get("versions", ()) else None,
         }
     return found
+
+
+def _one_shot(runner: Runner, root: str) -> dict[str, Any]:
+    try:
+        clears, reason = _boot_control.detect(runner, root).one_shot_clears()
+    except _boot_control.BootError as fault:
+        clears, reason = None, str(fault)
+    return {"clears": clears, "reason": reason}
 
 
 def _kernels_on_offer(offers: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -95,13 +107,16 @@ def _release_of(shown: str) -> str:
     return match.group(1) if match else ""
 
 
-def plan(facts: Mapping[str, Any], offers: Mapping[str, Any], wanted: str) -> dict[str, Any]:
+def plan(
+    facts: Mapping[str, Any], offers: Mapping[str, Any], wanted: str, without_fallback: bool = False
+) -> dict[str, Any]:
     """Return what an upgrade to a kernel means on a node.
 
     Args:
         facts: What driver_info returned.
         offers: What ``read`` returned.
         wanted: A release as ``uname -r`` says it, or ``newest``.
+        without_fallback: Whether it may be booted where the boot loader would start it again after it died.
 
     Returns:
         ``release`` (empty when it cannot be told), ``problems``, ``packages`` to install before the boot (name to
@@ -120,9 +135,22 @@ def plan(facts: Mapping[str, Any], offers: Mapping[str, Any], wanted: str) -> di
     boot = facts["boot"]
     plan["boot"] = facts["running_kernel"] != release
     plan["default"] = boot["default"] is None or boot["default"]["kernel"] != release or boot["one_shot"] is not None
+    if release and plan["boot"] and not without_fallback:
+        plan["problems"] = [*plan["problems"], *_no_fallback(offers["one_shot"], release)]
     pending = plan["packages"] or plan["metas"] or plan["boot"] or plan["default"]
     plan["already"] = not plan["problems"] and not pending
     return plan
+
+
+def _no_fallback(one_shot: Mapping[str, Any], release: str) -> list[str]:
+    if one_shot["clears"]:
+        return []
+    verb = "is not known to forget" if one_shot["clears"] is None else "does not forget"
+    return [
+        f"the boot loader {verb} an entry for one boot ({one_shot['reason']}), so that kernel {release}, should it "
+        "die, is started again at every power cycle; put /boot on a plain partition with ext4, or, with the machine's "
+        f"console at hand to choose the good kernel there, allow it with {WITHOUT_FALLBACK}"
+    ]
 
 
 def _target(

@@ -140,6 +140,11 @@ def _modules(root: str, facts: Mapping[str, Any], record: Mapping[str, Any]) -> 
     return modules, kernels
 
 
+def texts(data: Mapping[str, Any]) -> dict[str, str]:
+    """Return the driver's own files for apt as recorded, by path; an empty text is a file that was not there."""
+    return {path: str(data[key]) for key, path in _TEXTS.items() if key in data}
+
+
 def identity(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return what makes a state the same: all but time, files and what merely came along."""
     driver = {key: value for key, value in data["driver"].items() if key != "time"}

@@ -113,10 +113,6 @@ class Manifest:
         """Kernels that had a module of this driver: from an archive here, or from one of the packages (prebuilt)."""
         return [str(kernel) for kernel in self.data["kernels"]]
 
-    def archive(self, kernel: str) -> dict[str, str] | None:
-        """Return the compiled module of a kernel; None where none is kept."""
-        return next((item for item in self.archives if item["kernel"] == kernel), None)
-
     def damage(self, contents: bool = False) -> list[str]:
         """Return what is wrong with the files: missing, of another size, and with ``contents`` of another sha256."""
         found = []

@@ -14,10 +14,12 @@ from __future__ import annotations
 from typing import Any, Mapping
 
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _gpu_holders
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils._driver_verdict import module_problem
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._transaction_request import REPAIR
 
 CONSENT = "gpu_node_allow_drain: true"
 RETRY = "gpu_node_retry: true"
+KINDS = ("driver", "kernel")
 #: Written on a node of the cluster together with the cordon, so that only a cordon of ours is ever lifted.
 ANNOTATION = "aiinfra.gpu_node/cordoned-by"
 CORDONED_BY = "aiinfra.gpu_node"
@@ -31,6 +33,7 @@ def obstacles(
     version: str,
     kernel: str,
     reboots: bool = True,
+    pins: bool = False,
 ) -> list[str]:
     """Return why a change must not begin, each reason with what to do; empty when it may.
 
@@ -42,8 +45,9 @@ def obstacles(
         version: Driver version that the change leads to.
         kernel: Kernel release that the change leads to.
         reboots: Whether a reboot is still to come.
+        pins: Whether the change begins with making ``kernel``, which runs, the boot loader's default.
     """
-    found = [*_database(facts), *_not_good(facts, good, version, kernel)]
+    found = [*_database(facts), *_not_good(facts, good, version, kernel, pins)]
     if cluster.get("problem"):
         found.append(str(cluster["problem"]))
     if not reboots or allow_drain:
@@ -54,13 +58,18 @@ def obstacles(
                 cluster["name"], CONSENT
             )
         )
-    users = [_gpu_holders.describe(holder) for holder in facts["holders"] or [] if not holder["service"]]
-    if users:
+    lost = users(facts)
+    if lost:
         found.append(
             "GPUs are in use and the reboot would take them away; stop what uses them, or allow that with {} "
-            "(pid, name, unit or pod): {}".format(CONSENT, ", ".join(users))
+            "(pid, name, unit or pod): {}".format(CONSENT, ", ".join(lost))
         )
     return found
+
+
+def users(facts: Mapping[str, Any]) -> list[str]:
+    """Return the processes that would lose the GPUs, in words; facts of driver_info, with check_holders."""
+    return [_gpu_holders.describe(holder) for holder in facts["holders"] or [] if not holder["service"]]
 
 
 def _database(facts: Mapping[str, Any]) -> list[str]:
@@ -73,7 +82,9 @@ def _database(facts: Mapping[str, Any]) -> list[str]:
     return ["the package database is not in order (unfinished: {}); repair it: {}".format(", ".join(names), REPAIR)]
 
 
-def _not_good(facts: Mapping[str, Any], good: Mapping[str, Any] | None, version: str, kernel: str) -> list[str]:
+def _not_good(
+    facts: Mapping[str, Any], good: Mapping[str, Any] | None, version: str, kernel: str, pins: bool
+) -> list[str]:
     if good is None:
         return [
             "there is no last known good state to come back to; playbooks/verify.yml records one on a node that passes"
@@ -83,6 +94,11 @@ def _not_good(facts: Mapping[str, Any], good: Mapping[str, Any] | None, version:
     if running not in (good["kernel"], kernel):
         found.append("kernel {} runs, while {} is the last known good".format(running, good["kernel"]))
     installed = (facts["record"] or {}).get("version") or "none"
+    problem = _unfit(facts, running, installed) if pins and running != good["kernel"] else ""
+    # The same update, cut off on this kernel, has made it the default already, and goes on.
+    if problem and not (installed == version != good["version"] and facts["boot"]["next_kernel"] == running):
+        text = "kernel {} runs and must not become the default ({}), while {} is the last known good"
+        found.append(text.format(running, problem, good["kernel"]))
     if installed not in (good["version"], version):
         found.append("driver {} is installed, while {} is the last known good".format(installed, good["version"]))
     loaded = facts["loaded"]["version"]
@@ -97,6 +113,11 @@ def _not_good(facts: Mapping[str, Any], good: Mapping[str, Any] | None, version:
     return ["{}; {}".format(", and ".join(found), way)]
 
 
+def _unfit(facts: Mapping[str, Any], release: str, version: str) -> str:
+    kernel = next((one for one in facts["kernels"] if one["release"] == release), None)
+    return "its image is not in /boot" if kernel is None else module_problem(kernel, version)
+
+
 def rolled_back(rollback: Mapping[str, Any] | None, kind: str, wanted: str, present: str | None, retry: bool) -> str:
     """Return why a driver or kernel that failed before is not tried again; empty where it may be.
 
@@ -107,19 +128,84 @@ def rolled_back(rollback: Mapping[str, Any] | None, kind: str, wanted: str, pres
         present: The one that the node has; what is there already needs no try.
         retry: Whether the operator asks for another try.
     """
-    attempted = (rollback or {}).get("attempted")
-    if rollback is None or not isinstance(attempted, Mapping) or attempted.get(kind) != wanted:
+    slot = _slots(rollback).get(kind)
+    if slot is None or slot["attempted"] != wanted:
         return ""
     if retry or wanted == present:
         return ""
-    active = rollback.get("active")
-    serves = active.get(kind) if isinstance(active, Mapping) else None
     variable = {"driver": "nvidia_driver_version", "kernel": "kernel_upgrade_release"}[kind]
     return (
-        f"{variable}: {kind} {wanted} was tried on this node and given up on {rollback.get('time', 'an earlier day')} "
-        f"({_one_line(rollback.get('reason'))}); {serves or present or 'the former one'} serves instead. "
+        f"{variable}: {kind} {wanted} was tried on this node and given up on {slot['time'] or 'an earlier day'} "
+        f"({_one_line(slot['reason'])}); {slot['active'] or present or 'the former one'} serves instead. "
         f"It is not tried again by itself: set {RETRY} once the reason is gone, or want what serves"
     )
+
+
+def _slots(rollback: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
+    """Return what is given up by its kind, each as ``attempted``, ``active``, ``reason`` and ``time``.
+
+    An older record has one attempt only, with both kinds in it.
+    """
+    record = rollback or {}
+    slots = record.get("given_up")
+    # Of the record itself each kind is asked for by its name.
+    former = record if isinstance(record.get("attempted"), Mapping) else {}
+    found = {}
+    for kind in KINDS:
+        slot = slots.get(kind) if isinstance(slots, Mapping) else None
+        source = slot if isinstance(slot, Mapping) else former
+        attempted = _of_kind(source.get("attempted"), kind)
+        if attempted:
+            active = _of_kind(source.get("active"), kind)
+            more = {"reason": source.get("reason"), "time": source.get("time")}
+            found[kind] = {"attempted": attempted, "active": active, **more}
+    return found
+
+
+def _of_kind(value: Any, kind: str) -> str | None:
+    one = value.get(kind) if isinstance(value, Mapping) else value
+    return str(one) if one else None
+
+
+def note_given_up(
+    rollback: Mapping[str, Any] | None,
+    attempted: Mapping[str, str],
+    active: Mapping[str, str],
+    reason: str,
+    time: str,
+) -> dict[str, Any]:
+    """Return the record of the last way back with one more attempt that was given up.
+
+    Args:
+        rollback: The record as it is; None where there is none.
+        attempted: What was tried, by its kind.
+        active: What serves instead, by its kind.
+        reason: Why it was given up.
+        time: When.
+    """
+    slots = _slots(rollback)
+    for kind, wanted in attempted.items():
+        slots[kind] = {"attempted": wanted, "active": active.get(kind), "reason": reason, "time": time}
+    return {"attempted": dict(attempted), "active": dict(active), "reason": reason, "time": time, "given_up": slots}
+
+
+def forget_given_up(rollback: Mapping[str, Any] | None, kind: str) -> dict[str, Any]:
+    """Return the record of the last way back without what was given up of one kind; empty where nothing is left."""
+    slots = _slots(rollback)
+    if kind not in slots:
+        return dict(rollback or {}) if slots else {}
+    del slots[kind]
+    if not slots:
+        return {}
+    other, slot = next(iter(slots.items()))
+    active = {**dict((rollback or {}).get("active") or {}), other: slot["active"]}
+    return {
+        "attempted": {other: slot["attempted"]},
+        "active": active,
+        "reason": slot["reason"],
+        "time": slot["time"],
+        "given_up": slots,
+    }
 
 
 def _one_line(reason: object) -> str:

@@ -20,6 +20,8 @@ from ansible_collections.aiinfra.gpu_node.plugins.module_utils._driver_verdict i
 #: Which way is tried first where both lead back: the good kernel, or the good driver on the kernel that runs now.
 KERNEL, DRIVER = "kernel", "driver"
 PREFER = (KERNEL, DRIVER)
+#: Stands for packages that only dpkg's journal, or the mark of a killed transaction, can name.
+JOURNAL = "dpkg's journal"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +34,9 @@ class Good:
         flavour: Flavour of the kernel module.
         packages: Name to version of the whole closure.
         holds: Packages that were held.
-        kernels: Kernels for which the record has a compiled module, or whose module comes in a package.
+        kernels: Kernels that had a good module: those of ``archives``, and those whose module comes in a package.
+        archives: Kernels for which the record has a compiled module.
+        companions: Name to version of what came along with the driver (DKMS, alternatives).
     """
 
     driver: str
@@ -41,6 +45,21 @@ class Good:
     packages: Mapping[str, str]
     holds: Sequence[str]
     kernels: Sequence[str]
+    archives: Sequence[str] = ()
+    companions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Differences:
+    """What of the node differs from the record, beside what the module driver_info tells.
+
+    Args:
+        texts: Paths of the driver's own files for apt (pins, blacklist, package source, key) that differ.
+        companions: Packages that came along with the driver and are gone.
+    """
+
+    texts: Sequence[str] = ()
+    companions: Sequence[str] = ()
 
 
 @dataclasses.dataclass
@@ -52,10 +71,11 @@ class Plan:
         refusals: Why there is no way back; nothing may be done then.
         kernel: The kernel that will run.
         repair: Packages that dpkg has to finish first.
-        restore: Name to version of packages that are installed from the record.
+        restore: Name to version of packages that are installed from the record; companions only where they are gone.
         remove: Packages of the driver that was tried and that the good one does not know.
         hold: Packages that lost their hold.
-        load_module: Whether the compiled module of ``kernel`` has to come from the record.
+        texts: Paths of the driver's files for apt that are put back.
+        load_modules: Kernels whose compiled module has to come from the record, ``kernel`` first.
         set_default: Whether the boot loader's default has to change to ``kernel``.
         default_first: Whether it may change before anything else: that kernel could be booted as it is.
         modprobe: Whether the module only has to be loaded into the running kernel.
@@ -69,7 +89,8 @@ class Plan:
     restore: dict[str, str] = dataclasses.field(default_factory=dict)
     remove: list[str] = dataclasses.field(default_factory=list)
     hold: list[str] = dataclasses.field(default_factory=list)
-    load_module: bool = False
+    texts: list[str] = dataclasses.field(default_factory=list)
+    load_modules: list[str] = dataclasses.field(default_factory=list)
     set_default: bool = False
     default_first: bool = False
     modprobe: bool = False
@@ -78,9 +99,9 @@ class Plan:
     @property
     def changes(self) -> bool:
         """Whether anything has to be done on the disk."""
-        return bool(
-            self.repair or self.restore or self.remove or self.hold or self.load_module or self.set_default
-        ) or bool(self.modprobe)
+        return bool(self.repair or self.restore or self.remove or self.hold or self.texts or self.load_modules) or (
+            self.set_default or self.modprobe
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data for module results."""
@@ -94,15 +115,21 @@ class Plan:
             steps.append(default)
         if self.repair:
             steps.append("finish what dpkg left half done, without compiling: {}".format(", ".join(self.repair)))
+        steps += [f"put {path} back" for path in self.texts]
         for name, version in sorted(self.restore.items()):
             steps.append(f"install {name} {version} from the last known good")
         steps += [f"remove {name}, which the driver that was tried brought" for name in self.remove]
         if self.hold:
             steps.append("hold {}".format(", ".join(self.hold)))
-        if self.load_module:
-            steps.append(f"put the compiled module {good.driver} for {self.kernel} back from the last known good")
+        modules = [
+            f"put the compiled module {good.driver} for {kernel} back from the last known good"
+            for kernel in self.load_modules
+        ]
+        # A power cut after the first of them finds a boot loader that starts a kernel which is whole.
+        steps += [step for kernel, step in zip(self.load_modules, modules) if kernel == self.kernel]
         if self.set_default and not self.default_first:
             steps.append(default)
+        steps += [step for kernel, step in zip(self.load_modules, modules) if kernel != self.kernel]
         if self.modprobe:
             steps.append("load the module")
         if self.reboot:
@@ -110,13 +137,16 @@ class Plan:
         return steps
 
 
-def plan(facts: Mapping[str, Any], good: Good | None, prefer: str = KERNEL) -> Plan:
+def plan(
+    facts: Mapping[str, Any], good: Good | None, prefer: str = KERNEL, differences: Differences = Differences()
+) -> Plan:
     """Return the way back.
 
     Args:
         facts: What the module driver_info returned under ``driver``.
         good: The last known good state; None where none is recorded.
         prefer: ``kernel`` (default) or ``driver``.
+        differences: What differs beside the facts.
     """
     if good is None:
         return Plan(
@@ -131,6 +161,7 @@ def plan(facts: Mapping[str, Any], good: Good | None, prefer: str = KERNEL) -> P
     if found.refusals:
         return found
     _modules(found, facts, good)
+    _apt_files(found, good, differences)
     _boot(found, facts)
     _running(found, facts, good)
     return found
@@ -158,10 +189,13 @@ def _packages(found: Plan, facts: Mapping[str, Any], good: Good) -> None:
         found.symptoms.append("packages are half done: {}".format(", ".join(sorted(unfinished))))
     elif database["interrupted"] or database["transaction"] is not None:
         found.symptoms.append("a package transaction was cut off")
-        found.repair = ["dpkg's journal"]
+        found.repair = [JOURNAL]
     record = facts["record"] or {}
     tried = {**(record.get("packages") or {}), **(record.get("independent") or {})}
-    found.remove = sorted(name for name in tried if name not in good.packages and name in installed)
+    # A driver is recorded when it is installed; of one whose installation was cut off only the mark tells.
+    former = dict((database["transaction"] or {}).get("before") or {})
+    newcomers = {name for name, version in former.items() if not version}
+    found.remove = sorted(name for name in {*tried, *newcomers} if name not in good.packages and name in installed)
 
 
 def _kernel(facts: Mapping[str, Any], release: str) -> Mapping[str, Any] | None:
@@ -175,7 +209,7 @@ def _target(found: Plan, facts: Mapping[str, Any], good: Good, prefer: str) -> s
     order = [ways[prefer], ways[DRIVER if prefer == KERNEL else KERNEL]]
     reasons = []
     for release in dict.fromkeys(order):
-        problem = _obstacle(facts, good, release, bool(found.restore))
+        problem = _obstacle(found, facts, good, release)
         if not problem:
             return release
         reasons.append(f"kernel {release}: {problem}")
@@ -183,29 +217,56 @@ def _target(found: Plan, facts: Mapping[str, Any], good: Good, prefer: str) -> s
     return ""
 
 
-def _obstacle(facts: Mapping[str, Any], good: Good, release: str, replaced: bool) -> str:
+def _obstacle(found: Plan, facts: Mapping[str, Any], good: Good, release: str) -> str:
     kernel = _kernel(facts, release)
     if kernel is None:
         return "it is not in /boot any more"
     if not kernel["modules"]:
         return "it has no directory below /lib/modules"
-    if release in good.kernels:
+    if release in good.archives:
         return ""
     problem = module_problem(kernel, good.driver, good.flavour or None)
+    if release in good.kernels:
+        # Modules that the distribution built come with packages that are named after their kernel.
+        carried = any(name.endswith(release) for name in found.restore)
+        return (
+            "" if carried or not problem else f"{problem}; its module comes in a package, which has to be reinstalled"
+        )
     # Installing the driver's packages again takes the modules that DKMS has now with it.
-    if problem or replaced:
+    if problem or _replaced(found, good):
         return problem or "its module would go with the packages, and the record holds no copy of it"
     return ""
 
 
+def _replaced(found: Plan, good: Good) -> bool:
+    """Whether scripts of the good driver's packages run, or may: DKMS's throw away the modules of every kernel."""
+    return bool(found.restore or any(name in good.packages or name == JOURNAL for name in found.repair))
+
+
 def _modules(found: Plan, facts: Mapping[str, Any], good: Good) -> None:
-    kernel = _kernel(facts, found.kernel)
-    # _target took a kernel that is there.
-    problem = module_problem(kernel, good.driver, good.flavour or None) if kernel else "it is not in /boot"
-    if problem:
-        found.symptoms.append(f"kernel {found.kernel}: {problem}")
-    found.load_module = bool(problem or found.restore) and found.kernel in good.kernels
-    found.default_first = not problem
+    found.default_first = True
+    others = [kernel["release"] for kernel in facts["kernels"] if kernel["release"] != found.kernel]
+    for release in (found.kernel, *others):
+        kernel = _kernel(facts, release)
+        # _target took a kernel that is there; of the others those count that had a good module.
+        if kernel is None or (release != found.kernel and not (kernel["modules"] and release in good.kernels)):
+            continue
+        problem = module_problem(kernel, good.driver, good.flavour or None)
+        if problem:
+            found.symptoms.append(f"kernel {release}: {problem}")
+            found.default_first = found.default_first and release != found.kernel
+        if (problem or _replaced(found, good)) and release in good.archives:
+            found.load_modules.append(release)
+
+
+def _apt_files(found: Plan, good: Good, differences: Differences) -> None:
+    found.texts = list(differences.texts)
+    found.symptoms += [f"{path} is not as recorded" for path in found.texts]
+    # What came along is needed where packages or modules are put back; a node that works does without.
+    if found.restore or found.repair or found.load_modules:
+        missing = {name: good.companions[name] for name in differences.companions}
+        found.symptoms += [f"package {name}, which came with the driver, is gone" for name in sorted(missing)]
+        found.restore.update(missing)
 
 
 def _boot(found: Plan, facts: Mapping[str, Any]) -> None:
@@ -225,6 +286,13 @@ def _running(found: Plan, facts: Mapping[str, Any], good: Good) -> None:
         found.reboot = True
     elif loaded is not None and loaded != good.driver:
         found.symptoms.append(f"module {loaded} is loaded instead of {good.driver}")
+        found.reboot = True
+    elif loaded is not None and good.flavour and facts["loaded"]["flavour"] not in ("", good.flavour):
+        found.symptoms.append(
+            "the {} flavour of the module is loaded instead of the {} one".format(
+                facts["loaded"]["flavour"], good.flavour
+            )
+        )
         found.reboot = True
     elif facts["gpus"] and facts["nouveau"]["bound"]:
         found.symptoms.append("nouveau holds a GPU")

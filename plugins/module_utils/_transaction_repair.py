@@ -100,6 +100,13 @@ def repair(tools: Tools, mark: Mapping[str, Any]) -> list[str]:
                 ", ".join(unfinished), _apt_get.failure_cause(fix.text, tools.root), REPAIR
             )
         )
+    settle(tools, mark)
+    return ["A run started {} was killed; repaired with: {}".format(mark.get("started", "earlier"), ", ".join(done))]
+
+
+def settle(tools: Tools, mark: Mapping[str, Any]) -> None:
+    """End a killed run whose packages are in order again: its holds and marks are set, what it brought is noted."""
+    former = {str(name): str(version) for name, version in dict(mark.get("before") or {}).items()}
     after = read_installed(tools.root)
     tools.set_holds(frozenset(str(name) for name in mark.get("holds_to_restore") or []), after, only_add=True)
     tools.mark_automatic(str(name) for name in mark.get("automatic") or [])
@@ -107,7 +114,6 @@ def repair(tools: Tools, mark: Mapping[str, Any]) -> list[str]:
     asked = [str(name) for name in mark.get("named") or []]
     _state.note_brought(tools.root, str(mark.get("owner") or "unknown"), new, tools.gone(former), asked)
     _state.remove_file(tools.root, _state.MARK)
-    return ["A run started {} was killed; repaired with: {}".format(mark.get("started", "earlier"), ", ".join(done))]
 
 
 def _judged(tools: Tools, arguments: Sequence[str], touched: Collection[str]) -> tuple[CommandResult, str]:

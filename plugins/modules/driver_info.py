@@ -172,6 +172,7 @@ driver:
       description:
         - C(entries) (C(module), C(version), C(kernel), C(arch), C(state), C(differs), C(note)), C(orphans) (C(module),
           C(version), C(path)), C(source) (V(tree) or V(status)) and C(error).
+        - C(switched_off) says whether C(/etc/dkms/no-autoinstall) keeps DKMS from building for new kernels.
       type: dict
     loaded:
       description: C(version) and C(flavour) of the loaded module; version null where none is.

@@ -85,7 +85,9 @@ plan:
       type: list
       elements: str
     restore:
-      description: Packages that are installed from the record, with their versions.
+      description:
+        - Packages that are installed from the record, with their versions.
+        - What merely came along with the driver, such as DKMS, is among them only where it is gone.
       type: dict
     remove:
       description: Packages that the driver that was tried brought.
@@ -95,9 +97,16 @@ plan:
       description: Packages that lost their hold.
       type: list
       elements: str
-    load_module:
-      description: Whether the compiled module comes from the record.
-      type: bool
+    texts:
+      description: The driver's files for apt that are put back, which are pins, blacklist, package source and its key.
+      type: list
+      elements: str
+    load_modules:
+      description:
+        - Kernels whose compiled module comes from the record, RV(plan.kernel) first.
+        - Packages that are put back take the modules of every kernel with them.
+      type: list
+      elements: str
     set_default:
       description: Whether the boot loader's default changes.
       type: bool
@@ -144,7 +153,8 @@ def main() -> None:
         plan, manifest, facts = rollback.plan()
         applied = module.params["state"] == "applied"
         if applied and plan.changes and not module.check_mode:
-            rollback.apply(plan, manifest, facts, module.params["reason"])
+            for warning in rollback.apply(plan, manifest, facts, module.params["reason"]):
+                module.warn(warning)
     except (RollbackError, TransactionError, ArchiveError, BootError) as fault:
         module.fail_json(msg=str(fault))
     good = good_of(manifest)

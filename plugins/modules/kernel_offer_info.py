@@ -13,6 +13,7 @@ author:
   - aiinfra.gpu_node contributors (@aiinfra)
 description:
   - Asks apt's cache for kernels with the packages that belong together, and which kernel the installed metas bring.
+  - Asks whether the boot loader could try one of them at one boot alone.
   - Package lists are not read again.
   - For the filter P(aiinfra.gpu_node.kernel_upgrade_plan#filter).
 extends_documentation_fragment:
@@ -43,6 +44,11 @@ offers:
       description:
         - Installed metas of kernel images, those of the running kernel's flavour first, as C(installed), C(candidate),
           C(release) of the candidate's kernel, and the version of the C(headers) meta that goes with it.
+      type: dict
+    one_shot:
+      description:
+        - Whether the boot loader forgets an entry for one boot by itself, as C(clears), null where that is unknown, and
+          the C(reason) why not.
       type: dict
 """
 

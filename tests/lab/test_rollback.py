@@ -80,6 +80,31 @@ def replace_driver(node) -> None:
     node.sh(f"apt-get install -y --allow-change-held-packages {wanted}")
 
 
+def test_drv_10_an_update_that_was_cut_off_while_unpacking_is_led_back(good, tmp_path):
+    """The newer half of the driver lies unpacked beside the older other half, which dpkg alone can never configure."""
+    log = tmp_path / "update.log"
+    good.sh("truncate -s 0 /var/log/dpkg.log")
+    update = good.start_play("playbooks/driver_update.yml", log, nvidia_driver_version=OTHER)
+    unpacked = f"grep -q ' status unpacked nvidia-smi:amd64 {OTHER}' /var/log/dpkg.log"
+    wait_until(
+        "an unpacked nvidia-smi",
+        lambda: good.sh(unpacked, check=False).returncode == 0,
+        lambda: log.read_text()[-3000:] if update.poll() is not None else "",
+    )
+    subprocess.run(["docker", "kill", good.name], check=True, capture_output=True)
+    update.wait()
+    good.reboot(whole=False)
+    # In which order apt unpacks is its own affair; this is what a cut between the two leaves.
+    good.sh(f"dpkg --auto-deconfigure --unpack {RECORD}/current/debs/libnvidia-ml1_*.deb")
+    assert good.sh("dpkg --configure nvidia-smi", check=False).returncode != 0
+    assert good.out("dpkg --audit") and good.sh("test -e /var/lib/gpu_node/transaction.json")
+    go_back(good, gpu_node_rollback_reason="an update was cut off")
+    assert good.out("dpkg --audit") == "" and good.out("cat /sys/module/nvidia/version") == DRIVER
+    assert good.sh("test -e /var/lib/gpu_node/transaction.json", check=False).returncode != 0
+    # With the repositories back, the next transaction finds nothing to complain of.
+    good.play("playbooks/site.yml", nvidia_driver_version=DRIVER).passed()
+
+
 def test_krn_01_a_surprise_kernel_that_takes_the_gpus_away(good):
     kernel = running(good)
     # As where DKMS does not get to build: were it asked, the packages would be left half configured (another test).
@@ -194,3 +219,18 @@ def test_a_rollback_that_a_power_cut_ended_is_run_again(good, tmp_path):
         go_back(good)
         assert not good.sh("ls /etc/dkms/no-autoinstall", check=False).stdout
         assert Path(log).exists()
+
+
+def test_krn_02_the_modules_of_every_kernel_that_had_one_come_back(good):
+    """Packages that are put back throw away what DKMS has for every kernel, not for the running one alone."""
+    kernel, other = running(good), good.offers().stable.release
+    if other == kernel:
+        pytest.skip("Debian offers one kernel of this series today")
+    good.sh(f"DEBIAN_FRONTEND=noninteractive apt-get install -y linux-image-{other} linux-headers-{other}")
+    verify(good).passed()
+    assert sorted(json.loads(good.out(f"cat {RECORD}/current/manifest.json"))["kernels"]) == sorted([kernel, other])
+    replace_driver(good)
+    go_back(good)
+    for release in (kernel, other):
+        assert f"{DRIVER}, {release}" in good.out("dkms status")
+        assert good.out(f"modinfo -k {release} -F version nvidia-current-open") == DRIVER

@@ -110,7 +110,13 @@ def healthy():
             "enabled": True,
             "blacklist": ["nvidia-", "libnvidia-", "libcuda", "firmware-nvidia"],
         },
-        "dkms": {"source": "tree", "entries": [dkms(OTHER), dkms(RUNNING)], "orphans": [], "error": ""},
+        "dkms": {
+            "source": "tree",
+            "entries": [dkms(OTHER), dkms(RUNNING)],
+            "orphans": [],
+            "error": "",
+            "switched_off": False,
+        },
         "loaded": {"version": VERSION, "flavour": "proprietary"},
         "library": {
             "version": VERSION,

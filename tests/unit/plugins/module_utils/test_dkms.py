@@ -105,4 +105,9 @@ def test_asking_a_node_without_dkms_reads_the_tree(tmp_path, fake_runner):
         "entries": [],
         "orphans": [],
         "error": "",
+        "switched_off": False,
     }
+    switch = tmp_path / "etc/dkms/no-autoinstall"
+    switch.parent.mkdir(parents=True)
+    switch.touch()
+    assert _dkms.dkms_facts(fake_runner(), str(tmp_path))["switched_off"]

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import pytest
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _dkms_guard, _drift
 
 KERNEL, NEWER = "6.1.0-57-amd64", "6.12.95+deb12-amd64"
@@ -91,15 +92,33 @@ def test_foreign_sources_are_those_that_name_another_origin(tmp_path):
     assert found["last_known_good"]["reason"] == "nothing is recorded" and not found["no_autoinstall"]
 
 
+def test_krn_01_a_power_cut_leaves_the_whole_switch_or_none(tmp_path, monkeypatch):
+    """One that is cut off before its text is on the disk would count for an administrator's and stay for ever."""
+    switch = tmp_path / _dkms_guard.SWITCH.lstrip("/")
+    switch.parent.mkdir(parents=True)
+    seen = []
+
+    def fsync(_descriptor):
+        seen.append(switch.exists())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("os.fsync", fsync)
+    with pytest.raises(KeyboardInterrupt), _dkms_guard.no_builds(str(tmp_path)):
+        pass
+    assert seen == [False] and list(switch.parent.iterdir()) == []
+
+
 def test_the_switch_of_dkms_is_seen_and_swept_only_where_it_is_ours(tmp_path):
     switch = tmp_path / _dkms_guard.SWITCH.lstrip("/")
     switch.parent.mkdir(parents=True)
     with _dkms_guard.no_builds(str(tmp_path)):
         assert _drift.collect(str(tmp_path))["no_autoinstall"]
     assert not switch.exists()
-    switch.write_text("an administrator's\n")
-    with _dkms_guard.no_builds(str(tmp_path)):
-        assert switch.exists()
-    assert switch.exists() and not _dkms_guard.sweep(str(tmp_path))
+    # An empty one is what touch makes, the usual way to switch DKMS off.
+    for text in ("an administrator's\n", ""):
+        switch.write_text(text)
+        with _dkms_guard.no_builds(str(tmp_path)):
+            assert switch.exists()
+        assert switch.exists() and not _dkms_guard.sweep(str(tmp_path))
     found = judged(facts(), {**drift(), "no_autoinstall": True})["drift.dkms_autoinstall"]
     assert found.status == "warn"

@@ -105,6 +105,24 @@ def test_krn_03_pins_and_record_go_back_with_the_packages(node):
     assert node.state()["libcuda1"] == OLD and node.holds() == ["libcuda1", "nvidia-kernel-dkms"]
 
 
+def test_drv_11_work_that_began_since_the_plan_keeps_its_driver(node):
+    closure(node).install(plan(OLD), check=False)
+    pins = text(node, _apt_prefs.PINS_PATH)
+    for path, content in (("sys/module/nvidia/version", "535.183.06\n"), ("proc/10/comm", "python3\n")):
+        target = node.root / path
+        target.parent.mkdir(parents=True)
+        target.write_text(content)
+    (node.root / "proc/10/fd").mkdir()
+    (node.root / "proc/10/fd/3").symlink_to("/dev/nvidia0")
+    with pytest.raises(TransactionError, match=r"Nothing was changed: .* in use .* 10 python3"):
+        closure(node).install(plan(NEW), check=False)
+    assert node.state()["libcuda1"] == OLD and text(node, _apt_prefs.PINS_PATH) == pins
+    # What completes the loaded driver takes it from nobody.
+    closure(node).install(plan(OLD), check=False)
+    closure(node).install(plan(NEW, interrupt_users=True), check=False)
+    assert node.state()["libcuda1"] == NEW
+
+
 def test_krn_03_a_first_installation_that_fails_leaves_nothing(node):
     node.failing["nvidia-kernel-dkms", NEW] = "no"
     with pytest.raises(TransactionError):

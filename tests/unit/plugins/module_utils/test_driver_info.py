@@ -118,6 +118,19 @@ def test_drv_07_json_holds_code_18_both_versions_and_the_action(node, fake_runne
     assert facts["reboot"]["required"] is True
 
 
+def test_another_flavour_of_the_loaded_version_waits_for_a_reboot(node, fake_runner):
+    write(node, "var/lib/gpu_node/driver.json", json.dumps({"version": "535.183.06", "flavour": "open"}))
+    facts = _driver_info.collect(runner_for(fake_runner, node), str(node), running=RELEASE)
+    assert facts["reboot"] == {
+        "required": True,
+        "reasons": ["the proprietary module is loaded, the open one is installed"],
+    }
+    # Where the module does not tell, nothing is known to wait.
+    (node / "proc/driver/nvidia/version").unlink()
+    facts = _driver_info.collect(runner_for(fake_runner, node), str(node), running=RELEASE)
+    assert facts["reboot"]["required"] is False
+
+
 @pytest.mark.parametrize(
     ("text", "version", "flavour"),
     [(PROPRIETARY, "535.183.06", "proprietary"), (OPEN, "550.163.01", "open"), ("garbage\n", None, "")],

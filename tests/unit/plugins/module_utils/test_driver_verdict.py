@@ -265,6 +265,14 @@ def test_krn_02_an_installed_module_that_is_not_the_built_one():
     assert bad(judge(facts)) == [("driver.dkms", "nvidia-current/" + VERSION, "warn")]
 
 
+def test_krn_01_a_dkms_that_is_switched_off_is_told():
+    facts = healthy()
+    facts["dkms"]["switched_off"] = True
+    assert bad(judge(facts)) == [("driver.dkms", "autoinstall", "warn")]
+    (found,) = [one for one in judge(facts) if one.target == "autoinstall"]
+    assert "/etc/dkms/no-autoinstall exists" in found.hint
+
+
 def test_missing_headers_matter_where_dkms_builds():
     facts = healthy()
     facts["kernels"][0]["headers"] = False

@@ -40,7 +40,7 @@ def reboot_pending(facts):
     """Let the node wait for the reboot that loads the new module."""
     facts["loaded"]["version"] = "535.183.06"
     facts["nvml"] = _driver_info.nvml_state("535.183.06", VERSION)
-    facts["reboot"] = _driver_info.reboot_facts("535.183.06", VERSION, facts["gpus"], False)
+    facts["reboot"] = _driver_info.reboot_facts(facts["loaded"], VERSION, None, facts["gpus"], False)
     return facts
 
 

@@ -17,6 +17,8 @@ def root(tmp_path):
     status = tmp_path / "var/lib/dpkg/status"
     status.parent.mkdir(parents=True)
     status.write_text((FIXTURES / "status").read_text())
+    (tmp_path / "boot/grub").mkdir(parents=True)
+    (tmp_path / "boot/grub/grub.cfg").write_text("menuentry 'Debian' {\n}\n")
     return str(tmp_path)
 
 
@@ -26,6 +28,8 @@ def offers(root, fake_runner):
         "apt-cache pkgnames": (FIXTURES / "pkgnames").read_text(),
         "apt-cache policy": (FIXTURES / "policy").read_text(),
         "apt-cache show": (FIXTURES / "show").read_text(),
+        "grub-probe --target=abstraction": "\n",
+        "grub-probe --target=fs": "ext2\n",
     }
     return _kernel_offers.read(fake_runner(answers), root, NOW)
 
@@ -77,6 +81,28 @@ def test_a_named_kernel_comes_with_its_headers_and_leaves_the_metas(offers):
         False,
         [],
     )
+
+
+@pytest.mark.parametrize(
+    ("clears", "fragment"), [(False, "does not forget an entry for one boot"), (None, "is not known to forget")]
+)
+def test_a_kernel_that_could_not_be_left_again_is_not_tried(offers, clears, fragment):
+    assert offers["one_shot"] == {"clears": True, "reason": ""}
+    offers["one_shot"] = {"clears": clears, "reason": "GRUB cannot write to mdraid1x, on which /boot/grub lies"}
+    plan = _kernel_offers.plan(facts(), offers, NEXT)
+    (problem,) = plan["problems"]
+    assert fragment in problem and "mdraid1x" in problem and "kernel_upgrade_without_fallback: true" in problem
+    assert plan["packages"] and not plan["already"]
+    assert _kernel_offers.plan(facts(), offers, NEXT, True)["problems"] == []
+    # What runs needs no entry for one boot.
+    assert _kernel_offers.plan(facts(), offers, NOW)["already"]
+    assert _kernel_offers.plan(facts(NOW, NEXT, running=NEXT), offers, NEXT)["problems"] == []
+
+
+def test_a_boot_loader_that_cannot_be_told_is_unknown(root, fake_runner):
+    (Path(root) / "boot/grub/grub.cfg").unlink()
+    found = _kernel_offers.read(fake_runner({}), root, NOW)["one_shot"]
+    assert found["clears"] is None and "No boot loader that this collection can steer" in found["reason"]
 
 
 def test_newest_on_a_node_that_has_it_changes_nothing(offers):

@@ -41,6 +41,10 @@ def record(node, keep=2, check=False, room=ROOM, **more):
     return recorder(node, **more).record(keep, room, check)
 
 
+def archive_of(manifest, kernel):
+    return next((item for item in manifest.archives if item["kernel"] == kernel), None)
+
+
 def load(node):
     return _lkg_store.load(str(node.root))
 
@@ -80,10 +84,10 @@ def test_a_record_holds_closure_companions_module_kernel_and_texts(node):
         version = {**found.packages, **found.companions}[name]
         assert Path(path).read_text() == deb(name, version, found.data["packages"][name]["architecture"])
         assert "%" not in path and ":" not in os.path.basename(path)
-    archive = found.archive(KERNEL)
+    archive = archive_of(found, KERNEL)
     assert (archive["dkms_name"], archive["version"], archive["vermagic"]) == (DKMS, VERSION, f"{KERNEL} SMP")
     assert os.path.isfile(archive["path"])
-    assert found.archive(NEWER) is None
+    assert archive_of(found, NEWER) is None
     assert found.damage(contents=True) == []
     assert len(found.data["files"]) == 6
     assert os.stat(found.directory).st_mode & 0o777 == 0o755
@@ -94,10 +98,17 @@ def test_every_bootable_kernel_with_a_good_module_gets_an_archive(node):
     node.system()
     record(node)
     assert load(node).kernels == [KERNEL, NEWER]
-    assert load(node).archive(NEWER)["kernel"] == NEWER
+    assert archive_of(load(node), NEWER)["kernel"] == NEWER
     # A kernel that arrives without a module keeps nothing from being recorded.
     write(node.root, "boot/vmlinuz-7.0.0-amd64")
     assert record(node)["changed"] is False
+
+
+def test_drv_10_a_driver_whose_other_flavour_is_still_loaded_is_not_recorded(node):
+    text = f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {VERSION}  Release Build\n"
+    write(node.root, "proc/driver/nvidia/version", text)
+    assert finding(record(node))["status"] == "skipped" and "the proprietary" in finding(record(node))["hint"]
+    assert load(node) is None
 
 
 def test_prebuilt_modules_come_as_packages_and_need_no_archive(node):
@@ -331,7 +342,7 @@ def test_an_older_generation_serves_when_repository_and_cache_are_gone(node):
     result = record(node)
     assert finding(result)["status"] == "ok"
     assert load(node).generation != first.generation
-    assert load(node).archive(KERNEL)["sha256"] == first.archive(KERNEL)["sha256"]
+    assert archive_of(load(node), KERNEL)["sha256"] == archive_of(first, KERNEL)["sha256"]
     # Linked, and the files stay when the older generation goes.
     record(node, keep=1)
     assert not os.path.exists(first.directory)

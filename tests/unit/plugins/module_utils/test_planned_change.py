@@ -60,6 +60,10 @@ def test_drv_11_holders_block_and_are_listed_unless_the_operator_consents():
     assert "900 python3 (pod serving/resnet-7c9d), 901 tritonserver (triton.service)" in text
     assert "gpu_node_allow_drain: true" in text and "persiste" not in text
     assert ask(facts, allow_drain=True) == []
+    assert planned_change.gpu_users(facts) == [
+        "900 python3 (pod serving/resnet-7c9d)",
+        "901 tritonserver (triton.service)",
+    ]
     # Nothing is interrupted by what is left to do.
     assert ask(facts, reboots=False) == []
 
@@ -105,6 +109,28 @@ def test_a_change_that_was_cut_off_goes_on():
     assert ask(half, version="550.163.01", kernel=GOOD["kernel"]) == []
 
 
+def test_a_kernel_without_a_module_is_not_made_the_default_by_a_driver_update():
+    def surprised(following, installed=GOOD["version"], module=None):
+        modules = [
+            {"path": "nvidia.ko", "indexed": True, "exists": True, "fits": True, "version": module, "flavour": ""}
+        ]
+        kernel = {"release": NEXT, "modules": True, "headers": True, "nvidia": modules if module else []}
+        loaded = {"version": module, "flavour": ""}
+        more = {"kernels": [kernel], "boot": {"next_kernel": following}, "loaded": loaded}
+        return node(running_kernel=NEXT, record={"version": installed}, **more)
+
+    # Somebody chose it at the console: the default is still the good one.
+    (text,) = ask(surprised(GOOD["kernel"]), version="550.163.01", pins=True)
+    assert f"kernel {NEXT} runs and must not become the default (no nvidia module)" in text
+    assert "6.1.0-57-amd64 is the last known good" in text and "playbooks/rollback.yml" in text
+    assert ask(surprised(NEXT), version="550.163.01", pins=True)
+    # It serves: to be the default is no risk.
+    assert ask(surprised(GOOD["kernel"], module=GOOD["version"]), version="550.163.01", pins=True) == []
+    # What was cut off there goes on, where it had begun.
+    assert ask(surprised(NEXT, installed="550.163.01"), version="550.163.01", pins=True) == []
+    assert ask(surprised(GOOD["kernel"], installed="550.163.01"), version="550.163.01", pins=True)
+
+
 def test_drv_10_what_failed_is_not_tried_again_by_itself():
     facts = node(rollback=ROLLBACK)
     (text,) = ask(facts, version="550.163.01", kernel=GOOD["kernel"])
@@ -121,6 +147,38 @@ def test_drv_10_what_failed_is_not_tried_again_by_itself():
 @pytest.mark.parametrize("record", [None, {}, {"unreadable": "not JSON"}, {"attempted": {}}, {"attempted": None}])
 def test_a_record_of_nothing_forbids_nothing(record):
     assert _planned_change.rolled_back(record, "driver", "550.163.01", None, False) == ""
+
+
+def test_drv_10_a_kernel_that_is_given_up_leaves_the_driver_that_was_given_up():
+    kernel, serves = {"kernel": NEXT}, ROLLBACK["active"]
+    note = planned_change.note_given_up(ROLLBACK, kernel, serves, "it panics", "2026-11-21T01:02:03Z")
+    assert (note["attempted"], note["active"], note["reason"]) == (kernel, serves, "it panics")
+    facts = node(rollback=note)
+    driver, other = ask(facts, version="550.163.01")
+    assert "driver 550.163.01 was tried" in driver and "NVML answers 9" in driver and "2026-11-20" in driver
+    assert "535.183.06 serves instead" in driver
+    assert f"kernel {NEXT} was tried" in other and "it panics" in other and GOOD["kernel"] + " serves instead" in other
+    # The kernel serves in the end: the driver is given up all the same, also for those who read the attempt alone.
+    left = planned_change.forget_given_up(note, "kernel")
+    assert left["attempted"] == ROLLBACK["attempted"] and left["active"]["driver"] == "535.183.06"
+    assert list(left["given_up"]) == ["driver"] and ask(node(rollback=left), version="550.163.01") == [driver]
+    assert planned_change.forget_given_up(left, "kernel") == left
+    assert planned_change.forget_given_up(left, "driver") == {}
+    again = planned_change.note_given_up(left, ROLLBACK["attempted"], serves, "again", "2026-11-22T01:02:03Z")
+    assert again["given_up"]["driver"]["reason"] == "again"
+
+
+def test_a_record_that_is_none_is_forgotten():
+    for record in (
+        None,
+        {},
+        {"unreadable": "not JSON"},
+        {"attempted": "550.163.01"},
+        {"attempted": {}, "given_up": []},
+    ):
+        assert planned_change.forget_given_up(record, "kernel") == {}
+        note = planned_change.note_given_up(record, {"kernel": NEXT}, ROLLBACK["active"], "why", "when")
+        assert list(note["given_up"]) == ["kernel"]
 
 
 def test_drv_10_site_yml_refuses_a_driver_that_was_rolled_back():
