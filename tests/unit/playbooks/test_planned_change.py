@@ -215,6 +215,55 @@ def test_a_dry_run_tells_of_work_that_the_reboot_would_take_the_gpus_from(play):
     assert play(REBOOT, answers={"driver_info": {"driver": idle}}).passed
 
 
+# --- the way back of a node of a cluster ------------------------------------------------------------------------------
+
+BACK = [
+    {"name": "Ask", "ansible.builtin.include_tasks": "tasks/cluster_facts.yml"},
+    {"name": "Tell", "ansible.builtin.debug": {"msg": "MEMBER={{ __gpu_node_cluster.member }}"}},
+    {
+        "name": "Take another answer",
+        "ansible.builtin.set_fact": {"__gpu_node_cluster": "{{ cluster }}"},
+        "when": "cluster is defined",
+    },
+    {
+        "name": "Go back",
+        "ansible.builtin.include_tasks": "tasks/roll_back.yml",
+        "vars": {"gpu_node_rollback_drains": True},
+    },
+]
+WAY = {
+    "plan": {"symptoms": [], "kernel": GOOD, "reboot": True},
+    "steps": [],
+    "good": {"driver": "550.163.01", "kernel": GOOD, "time": "then", "source": "distro", "flavour": "open"},
+}
+MEMBER = {"member": True, "name": "gpu1", "cordoned": True, "ours": False, "problem": ""}
+
+
+def back(play, way=None, **variables):
+    stubs = {"cordon": [{"name": "Drain", "ansible.builtin.fail": {"msg": "DRAINED"}}]}
+    return play(BACK, stubs=stubs, answers={"driver_rollback": {**WAY, **(way or {})}}, variables=variables)
+
+
+def test_a_node_of_a_cluster_is_drained_before_the_way_back_reboots_it(play):
+    refused = back(play, cluster=MEMBER)
+    assert "Nothing was changed" in refused.output and "it is node gpu1 of a cluster" in refused.output
+    assert len(refused.asked("driver_rollback")) == 1
+    drained = back(play, cluster=MEMBER, gpu_node_allow_drain=True)
+    assert "DRAINED" in drained.output and len(drained.asked("driver_rollback")) == 1
+    lost = back(play, cluster={**MEMBER, "member": False, "problem": "it runs a kubelet"}, gpu_node_allow_drain=True)
+    assert "Nothing was changed" in lost.output and "it runs a kubelet" in lost.output
+    # Without a reboot nothing has to leave.
+    still = back(play, {"plan": {**WAY["plan"], "reboot": False}}, cluster=MEMBER)
+    assert len(still.asked("driver_rollback")) == 2
+
+
+def test_a_machine_of_its_own_goes_back_without_a_cluster(play):
+    alone = back(play)
+    assert "MEMBER=False" in alone.output and len(alone.asked("driver_rollback")) == 2
+    (rollback,) = yaml.safe_load((ROOT / "playbooks/rollback.yml").read_text(encoding="utf-8"))
+    assert rollback["serial"] == "{{ gpu_node_serial | default(1) }}"
+
+
 # --- what failed, and what serves ------------------------------------------------------------------------------------
 
 NOTE = "/var/lib/gpu_node/rollback.json"
