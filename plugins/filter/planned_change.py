@@ -76,8 +76,8 @@ def cluster_node(
         return _planned_change.cluster_node({}, list(names), kubelet, known, str(error))
     try:
         nodes = json.loads(listing) if isinstance(listing, str) else listing
-    except ValueError as error:
-        raise AnsibleFilterError(f"cluster_node wants the JSON of kubectl get nodes -o json: {error}") from error
+    except ValueError as fault:
+        raise AnsibleFilterError(f"cluster_node wants the JSON of kubectl get nodes -o json: {fault}") from fault
     return _planned_change.cluster_node(_mapping(nodes, "cluster_node", "a list of nodes"), list(names), kubelet)
 
 
