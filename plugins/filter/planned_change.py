@@ -68,12 +68,16 @@ def forget_given_up(rollback: Any, kind: str) -> dict[str, Any]:
     return _planned_change.forget_given_up(record, kind)
 
 
-def cluster_node(listing: Any, names: Sequence[str], kubelet: bool = False) -> dict[str, Any]:
+def cluster_node(
+    listing: Any, names: Sequence[str], kubelet: bool = False, known: bool = True, error: str = ""
+) -> dict[str, Any]:
     """Return what a cluster knows of a machine, from the output of kubectl get nodes -o json."""
+    if error or not known:
+        return _planned_change.cluster_node({}, list(names), kubelet, known, str(error))
     try:
         nodes = json.loads(listing) if isinstance(listing, str) else listing
-    except ValueError as error:
-        raise AnsibleFilterError(f"cluster_node wants the JSON of kubectl get nodes -o json: {error}") from error
+    except ValueError as fault:
+        raise AnsibleFilterError(f"cluster_node wants the JSON of kubectl get nodes -o json: {fault}") from fault
     return _planned_change.cluster_node(_mapping(nodes, "cluster_node", "a list of nodes"), list(names), kubelet)
 
 

@@ -19,6 +19,7 @@ from ansible_collections.aiinfra.gpu_node.plugins.module_utils._transaction_requ
 
 CONSENT = "gpu_node_allow_drain: true"
 RETRY = "gpu_node_retry: true"
+ALONE = "gpu_node_ignore_kubelet: true"
 KINDS = ("driver", "kernel")
 #: Written on a node of the cluster together with the cordon, so that only a cordon of ours is ever lifted.
 ANNOTATION = "aiinfra.gpu_node/cordoned-by"
@@ -213,13 +214,17 @@ def _one_line(reason: object) -> str:
     return words if len(words) <= 400 else words[:397] + "..."
 
 
-def cluster_node(listing: Mapping[str, Any], names: list[str], kubelet: bool) -> dict[str, Any]:
+def cluster_node(
+    listing: Mapping[str, Any], names: list[str], kubelet: bool, known: bool = True, error: str = ""
+) -> dict[str, Any]:
     """Return what the cluster knows of a machine.
 
     Args:
         listing: Nodes as ``kubectl get nodes -o json`` prints them.
         names: Names that the machine may have there, the likeliest first.
         kubelet: Whether the machine shows traces of a kubelet.
+        known: Whether the inventory says which cluster there is.
+        error: Why it could not be asked; empty where it was.
 
     Returns:
         ``member``, ``name``, ``cordoned``, ``ours`` (the cordon is one that we set) and ``problem`` (why the machine
@@ -229,7 +234,17 @@ def cluster_node(listing: Mapping[str, Any], names: list[str], kubelet: bool) ->
     name = next((name for name in names if name in nodes), "")
     if not name:
         problem = ""
-        if kubelet:
+        if kubelet and not known:
+            problem = (
+                "it runs a kubelet (/var/lib/kubelet), and the inventory has no group k3s_server through which it "
+                f"would be drained; add that group, or, once it is drained by hand, allow it with {ALONE}"
+            )
+        elif kubelet and error:
+            problem = (
+                f"it runs a kubelet, and the cluster of the group k3s_server cannot be asked ({_one_line(error)}); "
+                f"mend that, or leave the cluster out of it with {ALONE}"
+            )
+        elif kubelet:
             problem = (
                 "it runs a kubelet, and the cluster of the group k3s_server has no node named {}; set "
                 "gpu_node_cluster_name to its name there (on offer: {})"

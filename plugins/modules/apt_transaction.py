@@ -47,6 +47,13 @@ options:
         it needs, or that somebody has marked as manually installed since, stay.
     type: bool
     default: false
+  brought_only:
+    description:
+      - Beginnings of names. Of the packages of O(remove_brought) only those go whose name has one of them; all where
+        none is given.
+    type: list
+    elements: str
+    default: []
   hold:
     description: Packages that shall be held afterwards. Holds that exist already stay.
     type: list
@@ -138,6 +145,11 @@ from ansible_collections.aiinfra.gpu_node.plugins.module_utils._transaction_requ
 from ansible_collections.aiinfra.gpu_node.plugins.module_utils._transaction_state import brought
 
 
+def leaving(root: str, owner: str, only: tuple[str, ...] = ()) -> list[str]:
+    """Return what transactions of an owner brought and nothing else needs, of names that begin with one of ``only``."""
+    return removable(root, {}, [name for name in brought(root, owner) if not only or name.startswith(only)])
+
+
 def main() -> None:
     """Run the module."""
     module = AnsibleModule(
@@ -145,6 +157,7 @@ def main() -> None:
             "packages": {"type": "dict", "default": {}},
             "absent": {"type": "list", "elements": "str", "default": []},
             "remove_brought": {"type": "bool", "default": False},
+            "brought_only": {"type": "list", "elements": "str", "default": []},
             "hold": {"type": "list", "elements": "str", "default": []},
             "unhold": {"type": "list", "elements": "str", "default": []},
             "allow_remove": {"type": "bool", "default": False},
@@ -159,8 +172,9 @@ def main() -> None:
     )
     wanted = dict(module.params)
     transaction = Transaction(SystemRunner(), lock_timeout=wanted.pop("lock_timeout"))
+    only = tuple(wanted.pop("brought_only"))
     if wanted.pop("remove_brought"):
-        wanted["absent"] = sorted({*wanted["absent"], *removable("/", {}, brought("/", wanted["owner"]))})
+        wanted["absent"] = sorted({*wanted["absent"], *leaving("/", wanted["owner"], only)})
     wanted["packages"] = {name: str(version or "") for name, version in wanted["packages"].items()}
     try:
         outcome = transaction.run(Request(**wanted), check=module.check_mode)

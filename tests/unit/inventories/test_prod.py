@@ -25,10 +25,12 @@ OF_PLAYBOOKS = {
     "gpu_node_cluster_name",
     "gpu_node_drain_arguments",
     "gpu_node_drain_timeout",
+    "gpu_node_ignore_kubelet",
     "gpu_node_kubectl",
     "gpu_node_report_path",
     "gpu_node_serial",
     "kernel_upgrade_release",
+    "kernel_upgrade_without_fallback",
 }
 
 

@@ -6,6 +6,7 @@ down what it was asked.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
@@ -32,7 +33,7 @@ if answers[1:]:
     json.dump(answers[1:], open(path, "w"))
 print(json.dumps({{"changed": False, **answers[0]}}))
 """
-MODULES = ("apt_transaction", "boot_entry", "driver_info", "driver_module_archive", "driver_rollback", "managed_files")
+MODULES = ("apt_transaction", "boot_entry", "driver_info", "driver_rollback", "managed_files")
 MODULES += ("kernel_offer_info", "last_known_good")
 GOOD, NEXT = "6.1.0-57-amd64", "6.12.95+deb12-amd64"
 HOLDER = {"pid": 900, "name": "python3", "devices": ["/dev/nvidia0"], "unit": "serving.service", "container": ""}
@@ -215,6 +216,55 @@ def test_a_dry_run_tells_of_work_that_the_reboot_would_take_the_gpus_from(play):
     assert play(REBOOT, answers={"driver_info": {"driver": idle}}).passed
 
 
+# --- the way back of a node of a cluster ------------------------------------------------------------------------------
+
+BACK = [
+    {"name": "Ask", "ansible.builtin.include_tasks": "tasks/cluster_facts.yml"},
+    {"name": "Tell", "ansible.builtin.debug": {"msg": "MEMBER={{ __gpu_node_cluster.member }}"}},
+    {
+        "name": "Take another answer",
+        "ansible.builtin.set_fact": {"__gpu_node_cluster": "{{ cluster }}"},
+        "when": "cluster is defined",
+    },
+    {
+        "name": "Go back",
+        "ansible.builtin.include_tasks": "tasks/roll_back.yml",
+        "vars": {"gpu_node_rollback_drains": True},
+    },
+]
+WAY = {
+    "plan": {"symptoms": [], "kernel": GOOD, "reboot": True},
+    "steps": [],
+    "good": {"driver": "550.163.01", "kernel": GOOD, "time": "then", "source": "distro", "flavour": "open"},
+}
+MEMBER = {"member": True, "name": "gpu1", "cordoned": True, "ours": False, "problem": ""}
+
+
+def back(play, way=None, **variables):
+    stubs = {"cordon": [{"name": "Drain", "ansible.builtin.fail": {"msg": "DRAINED"}}]}
+    return play(BACK, stubs=stubs, answers={"driver_rollback": {**WAY, **(way or {})}}, variables=variables)
+
+
+def test_a_node_of_a_cluster_is_drained_before_the_way_back_reboots_it(play):
+    refused = back(play, cluster=MEMBER)
+    assert "Nothing was changed" in refused.output and "it is node gpu1 of a cluster" in refused.output
+    assert len(refused.asked("driver_rollback")) == 1
+    drained = back(play, cluster=MEMBER, gpu_node_allow_drain=True)
+    assert "DRAINED" in drained.output and len(drained.asked("driver_rollback")) == 1
+    lost = back(play, cluster={**MEMBER, "member": False, "problem": "it runs a kubelet"}, gpu_node_allow_drain=True)
+    assert "Nothing was changed" in lost.output and "it runs a kubelet" in lost.output
+    # Without a reboot nothing has to leave.
+    still = back(play, {"plan": {**WAY["plan"], "reboot": False}}, cluster=MEMBER)
+    assert len(still.asked("driver_rollback")) == 2
+
+
+def test_a_machine_of_its_own_goes_back_without_a_cluster(play):
+    alone = back(play)
+    assert "MEMBER=False" in alone.output and len(alone.asked("driver_rollback")) == 2
+    (rollback,) = yaml.safe_load((ROOT / "playbooks/rollback.yml").read_text(encoding="utf-8"))
+    assert rollback["serial"] == "{{ gpu_node_serial | default(1) }}"
+
+
 # --- what failed, and what serves ------------------------------------------------------------------------------------
 
 NOTE = "/var/lib/gpu_node/rollback.json"
@@ -256,10 +306,7 @@ def attempt(play, *arguments, stage="booted", back_in=GOOD, rollback=None, stubs
             "back_in": back_in,
             "gpu_node_health_gate": "off",
             "__gpu_node_info": {"driver": facts(rollback=rollback)},
-            "__gpu_node_way_home": {
-                "current": {"version": "550.163.01", "kernel": GOOD, "path": "/x"},
-                "manifest": {"module_archives": []},
-            },
+            "__gpu_node_way_home": {"current": {"version": "550.163.01", "kernel": GOOD}},
             "__gpu_node_cluster": {"ours": False},
             **more,
         },
@@ -350,3 +397,26 @@ def test_a_state_without_a_record_is_told(play):
         assert (
             "gpu_node_unrecorded" in the_play["tasks"][-1]["when"] and "ansible.builtin.fail" in the_play["tasks"][-1]
         )
+
+
+# --- the end ---------------------------------------------------------------------------------------------------------
+
+
+def test_headers_of_tried_kernels_go_with_the_collection(play):
+    tasks = [{"name": "Leave", "ansible.builtin.include_tasks": "tasks/uninstall_kernel.yml"}]
+    ledger = {f"kernel_upgrade {NEXT}": [f"linux-headers-{NEXT}"], "kernel": ["x"], "nvidia_driver": ["y"]}
+    stub = yaml.safe_load((ROOT / "playbooks/tasks/uninstall_kernel.yml").read_text(encoding="utf-8"))
+    variables = {"__gpu_node_before": {"driver": {"kernel_hold": None}}}
+    # Without a record nothing came.
+    bare = play(tasks, variables=variables)
+    assert bare.passed and [asked["owner"] for asked in bare.asked("apt_transaction")] == ["kernel"]
+    (read,) = [task for task in stub if "ansible.builtin.slurp" in task]
+    assert read["ansible.builtin.slurp"]["path"] == "/var/lib/gpu_node/packages.json"
+    read.clear()
+    content = base64.b64encode(json.dumps(ledger).encode()).decode()
+    read.update({"name": "Read", "ansible.builtin.set_fact": {"__gpu_node_ledger": {"content": content}}})
+    done = play(tasks, variables=variables, stubs={"uninstall_kernel": stub})
+    assert done.passed
+    first, second = done.asked("apt_transaction")
+    assert (first["owner"], second["owner"]) == ("kernel", f"kernel_upgrade {NEXT}")
+    assert "linux-headers-" in second["brought_only"] and not any("image" in name for name in second["brought_only"])

@@ -236,6 +236,18 @@ def test_a_machine_with_a_kubelet_and_no_node_is_not_touched():
     assert lost["problem"] in ask(node(), cluster=lost, allow_drain=True)
 
 
+def test_a_kubelet_that_no_cluster_explains_is_a_problem_and_a_machine_without_one_is_not():
+    def look(kubelet, **more):
+        return planned_change.cluster_node("", ["gpu9"], kubelet, **more)
+
+    unknown = look(True, known=False)
+    assert "no group k3s_server" in unknown["problem"] and "gpu_node_ignore_kubelet: true" in unknown["problem"]
+    silent = look(True, error="connection refused\nby 10.0.0.1")
+    assert "cannot be asked (connection refused by 10.0.0.1)" in silent["problem"]
+    assert "gpu_node_ignore_kubelet: true" in silent["problem"] and not silent["member"]
+    assert look(False, known=False)["problem"] == look(False, error="connection refused")["problem"] == ""
+
+
 def test_cordon_and_mark_change_together():
     on, off = (json.loads(planned_change.cordon_patch(value)) for value in (True, False))
     assert on == {
