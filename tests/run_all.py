@@ -29,9 +29,9 @@ FIRST = ((IMAGES,), ("lint", "unit", "sanity"))
 QUEUED: tuple[str, ...] = ()
 #: Of the rest, what takes longest; what is not named here comes behind, in the order of its name.
 LONG = ("test_driver_cases", "test_rollback", "test_upgrades", "test_compile_once", "test_site", "nvidia_driver")
-#: Modules of lab tests that have not been seen to pass in one piece yet. `make lab-tests` runs them; here the summary
-#: names them, so that nobody takes them for passed.
-NOT_YET: tuple[str, ...] = ()
+#: Modules of lab tests that have not been seen to pass in one piece since the health checks joined the playbooks.
+#: `make lab-tests` runs them; here the summary names them, so that nobody takes them for passed.
+NOT_YET: tuple[str, ...] = ("test_rollback", "test_upgrades")
 HEARTBEAT_S = 30.0
 TAIL_LINES = 120
 #: What a line begins with that says why a job failed: pytest's, Ansible's and the linters' words. The last of them come
