@@ -78,7 +78,7 @@ vm-images: images ## Build the disk that virtual machines start from (cached)
 vm-test: setup vm-images ## Virtual machines: the whole kernel and driver life (up to 30 minutes without KVM)
 	@python -m pytest tests/vm -p no:xdist
 
-vm-test-short: setup vm-images ## Of that, what `make test` runs: a surprise kernel and one rollback
+vm-test-short: setup vm-images ## Of that, the short path: a surprise kernel and one rollback
 ifeq ($(VM),0)
 	@echo "VM=0: tests on virtual machines are left out"
 else
