@@ -20,9 +20,9 @@ from figures import ROOT, machine, write_section
 for place in ("collections", "lab", "tests/unit"):
     sys.path.insert(0, str(ROOT / place))
 
-from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _nvml_child  # noqa: E402
+from ansible_collections.aiinfra.gpu_node.plugins.module_utils import _nvml_child  # noqa: E402 the paths above come first
 
-from lab import nvml_build  # noqa: E402
+from lab import nvml_build  # noqa: E402 the paths above come first
 
 GPUS = 8
 DRIVER = "580.65.06"

@@ -205,9 +205,10 @@ def nvlink_errors(gpu: Gpu, ctx: Context) -> Iterable[Judged]:
     warns = {"crc_flit": crc, "crc_data": crc, "symbol_errors": symbols, "effective_errors": least}
     for status, limits in ((FAIL, fails), (WARN, warns)):
         over = [
-            kind for kind, rate in per_minute.items() if rate is not None and rate >= limits.get(kind, float("inf"))
+            kind
+            for kind, rate in rates.items()
+            if rate is not None and rate.delta > 0 and round(rate.per_minute, 3) >= limits.get(kind, float("inf"))
         ]
-        over = [kind for kind in over if rates[kind].delta > 0]  # type: ignore[union-attr]
         if over:
             return [Judged(status, value, "below the rates of the policy", f"too many a minute: {', '.join(over)}")]
     if None in per_minute.values():
